@@ -1,0 +1,91 @@
+package openai
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Error is a refusal or failure in OpenAI's shape.
+type Error struct {
+	Status  int    // HTTP status
+	Type    string // invalid_request_error, server_error, ...; empty: by Status
+	Code    string // machine-readable; null when empty
+	Param   string // request field at fault; null when empty
+	Message string // what is wrong and how to mend it
+
+	// RetryAfter, if positive, is sent as whole seconds, at least 1.
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Invalid is a 400 that names the field at fault.
+func Invalid(param, code, message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Code: code, Param: param, Message: message}
+}
+
+func (e *Error) kind() string {
+	switch {
+	case e.Type != "":
+		return e.Type
+	case e.Status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case e.Status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+// Body is the JSON document {"error":{message,type,param,code}}, all four
+// keys always present.
+func (e *Error) Body() []byte {
+	type inner struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	}
+	body, _ := json.Marshal(map[string]inner{"error": { // strings and nulls cannot fail
+		Message: e.Message,
+		Type:    e.kind(),
+		Param:   orNull(e.Param),
+		Code:    orNull(e.Code),
+	}})
+	return body
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// Event is the error as one event of a stream. The official SDKs raise on any
+// event whose data has an error, and on Responses streams by the event's name.
+func (e *Error) Event(api Endpoint) []byte {
+	var out []byte
+	if api == Responses {
+		out = append(out, "event: error\n"...)
+	}
+	out = append(out, "data: "...)
+	out = append(out, e.Body()...)
+	return append(out, "\n\n"...)
+}
+
+// Write answers a request with the error.
+func (e *Error) Write(w http.ResponseWriter) {
+	h := w.Header()
+	body := e.Body()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("X-Content-Type-Options", "nosniff")
+	if e.RetryAfter > 0 {
+		seconds := int64((e.RetryAfter + time.Second - 1) / time.Second)
+		h.Set("Retry-After", strconv.FormatInt(seconds, 10))
+	}
+	w.WriteHeader(e.Status)
+	_, _ = w.Write(body) // a client that left has no use for the error
+}

@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"net/http"
+	"net/textproto"
+	"strings"
+
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// neverForwarded are request headers that stay at the gateway: the client's
+// credentials and cookies, hop-by-hop fields, what the gateway sets itself,
+// and what could claim an identity or an origin.
+var neverForwarded = map[string]bool{
+	// credentials
+	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Cookie2": true,
+	"X-Api-Key": true, "Api-Key": true, "X-Goog-Api-Key": true, "Ocp-Apim-Subscription-Key": true,
+	"Openai-Organization": true, "Openai-Project": true,
+	// hop by hop (RFC 9110 7.6.1)
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true, "Http2-Settings": true, "Proxy-Authenticate": true,
+	// framing and content the gateway decides
+	"Content-Length": true, "Content-Type": true, "Content-Encoding": true, "Expect": true, "Accept-Encoding": true, "Host": true,
+	"Idempotency-Key": true, "Range": true, "If-None-Match": true, "If-Modified-Since": true,
+	// identity and origin
+	"Forwarded": true, "X-Real-Ip": true, "X-Client-Ip": true, "True-Client-Ip": true, "Cf-Connecting-Ip": true,
+	"X-Request-Id": true, "X-Client-Request-Id": true, "X-Original-Url": true, "X-Rewrite-Url": true,
+	"X-Http-Method-Override": true, "X-Http-Method": true, "X-Method-Override": true,
+}
+
+var forwardedPrefixes = []string{"X-Forwarded-", "X-Firsttoken-", "X-Stainless-", "Proxy-"}
+
+// requestHeader builds the headers of an attempt from the client's. It is
+// made anew for every attempt.
+func requestHeader(client http.Header, b *backends.Backend, requestID string) http.Header {
+	named := connectionNamed(client)
+	out := make(http.Header, len(client)+4)
+	for name, values := range client {
+		if forwards(name) && !named[name] {
+			out[name] = values
+		}
+	}
+	out["Content-Type"] = []string{"application/json"} // the body was read as JSON, whatever the client calls it
+	if len(out["User-Agent"]) == 0 {
+		out["User-Agent"] = []string{"firsttoken"}
+	}
+	out["Accept-Encoding"] = []string{"identity"}
+	out["X-Request-Id"] = []string{requestID}
+	if b.AuthHeader != "" {
+		out.Set(b.AuthHeader, b.AuthValue)
+	}
+	// An empty, present Idempotency-Key is not sent; it lets the transport
+	// repeat the request on a fresh connection when the engine closed an idle
+	// one under it.
+	out["Idempotency-Key"] = nil
+	return out
+}
+
+func forwards(name string) bool {
+	if neverForwarded[name] || strings.ContainsAny(name, "_.") {
+		return false
+	}
+	for _, p := range forwardedPrefixes {
+		if strings.HasPrefix(name, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// connectionNamed are the headers a Connection field declares hop-by-hop;
+// nil when there are none.
+func connectionNamed(h http.Header) map[string]bool {
+	var named map[string]bool
+	for _, list := range h["Connection"] {
+		for token := range strings.SplitSeq(list, ",") {
+			token = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token))
+			if token == "" || token == "Close" {
+				continue
+			}
+			if named == nil {
+				named = map[string]bool{}
+			}
+			named[token] = true
+		}
+	}
+	return named
+}
+
+// neverReturned are headers of an engine's answer that stay at the gateway.
+var neverReturned = map[string]bool{
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
+	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
+	"Content-Length": true, "Date": true, "Server": true, "Set-Cookie": true, "Set-Cookie2": true,
+	"Alt-Svc": true, "Strict-Transport-Security": true, "X-Request-Id": true,
+}
+
+// copyResponseHeader copies an engine's headers to the client's answer. The
+// engine's own request id is kept under another name.
+func copyResponseHeader(dst, engine http.Header) {
+	named := connectionNamed(engine)
+	for name, values := range engine {
+		if !neverReturned[name] && !named[name] && !strings.HasPrefix(name, "X-Firsttoken-") {
+			dst[name] = values
+		}
+	}
+	if id := engine["X-Request-Id"]; len(id) > 0 {
+		dst["X-Upstream-Request-Id"] = id
+	}
+}
+
+// streamHeader keeps intermediaries from holding a stream back.
+func streamHeader(h http.Header) {
+	if len(h["Cache-Control"]) == 0 {
+		h["Cache-Control"] = []string{"no-cache"}
+	}
+	h["X-Accel-Buffering"] = []string{"no"}
+}

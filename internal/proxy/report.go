@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/firsttoken/firsttoken/internal/edge"
+)
+
+// report counts and logs the request, once, however it ended. It names no
+// prompt, completion or key.
+func (x *exchange) report() {
+	now := time.Now()
+	if x.reason == "" { // a panic is on its way up
+		x.reason, x.status = "panic", 500
+	}
+	m, u := x.model.Metrics, x.meter.Usage
+	m.Request(x.req.Endpoint.String(), x.status, x.reason, now.Sub(x.accepted))
+	m.Tokens(u.Prompt, u.Cached, u.Completion, u.Reasoning)
+	if x.h.access == nil {
+		return
+	}
+	fields := make([]zap.Field, 0, 24)
+	fields = append(fields,
+		zap.String("request_id", x.id),
+		zap.String("endpoint", x.req.Endpoint.String()),
+		zap.String("model", x.model.Name),
+		zap.String("backend", x.backend),
+		zap.Int("status", x.status),
+		zap.String("reason", x.reason),
+		zap.Bool("stream", x.req.Stream),
+		zap.Int("attempts", x.attempts),
+		zap.String("decision", x.why),
+		zap.Int64("revision", x.table.Revision),
+		milliseconds("duration_ms", now.Sub(x.accepted)),
+		zap.Int("prompt_tokens_estimate", x.req.PromptTokens),
+	)
+	if !x.firstToken.IsZero() {
+		fields = append(fields,
+			milliseconds("ttft_ms", x.firstToken.Sub(x.accepted)),
+			milliseconds("upstream_ttft_ms", x.firstToken.Sub(x.attemptAt)),
+			zap.String("first_token", x.meter.FirstToken.String()),
+			zap.Int("chunks", x.meter.Chunks))
+	}
+	if x.meter.HasUsage {
+		fields = append(fields, zap.Int("prompt_tokens", u.Prompt), zap.Int("cached_tokens", u.Cached),
+			zap.Int("completion_tokens", u.Completion))
+	}
+	if x.meter.FinishReason != "" {
+		fields = append(fields, zap.String("finish_reason", clip(x.meter.FinishReason)))
+	}
+	if id := edge.ClientRequestID(x.r); id != "" {
+		fields = append(fields, zap.String("client_request_id", id))
+	}
+	if x.details != nil {
+		fields = append(fields, zap.String("error", clip(x.details.Error())))
+	}
+	x.h.access.Info("request", fields...)
+}
+
+// milliseconds is d to the microsecond.
+func milliseconds(name string, d time.Duration) zap.Field {
+	return zap.Float64(name, float64(d.Microseconds())/1e3)
+}

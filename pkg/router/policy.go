@@ -1,0 +1,185 @@
+package router
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// Policy picks one of the candidates (at least one) and returns its index. It
+// runs inside the claim's critical section: it needs no locks of its own, must
+// take microseconds, and must not keep the slice.
+type Policy interface {
+	Pick(now time.Time, req *Request, c []backends.Candidate) int
+}
+
+// PolicyFunc makes a function a Policy.
+type PolicyFunc func(now time.Time, req *Request, c []backends.Candidate) int
+
+// Pick calls f.
+func (f PolicyFunc) Pick(now time.Time, req *Request, c []backends.Candidate) int {
+	return f(now, req, c)
+}
+
+// Names of the policies, default first.
+const (
+	LeastInFlight = "least-inflight"
+	RoundRobin    = "round-robin"
+	Random        = "random"
+	P2C           = "p2c"
+	PeakEWMA      = "peak-ewma"
+)
+
+// PolicyNames lists every policy, default first.
+func PolicyNames() []string {
+	return []string{LeastInFlight, RoundRobin, Random, P2C, PeakEWMA}
+}
+
+// NewPolicy returns a fresh policy by name. src decides ties and draws; the
+// same source gives the same choices.
+func NewPolicy(name string, src rand.Source) (Policy, error) {
+	rng := rand.New(src)
+	switch name {
+	case LeastInFlight:
+		return lowest(rng, inFlightCost), nil
+	case PeakEWMA:
+		return lowest(rng, ewmaCost), nil
+	case P2C:
+		return twoChoices(rng, inFlightCost), nil
+	case Random:
+		return weightedRandom(rng), nil
+	case RoundRobin:
+		return &roundRobin{}, nil
+	}
+	return nil, fmt.Errorf("unknown policy %q; one of %v", name, PolicyNames())
+}
+
+// cost of giving a candidate one more request; lower is better.
+type cost func(c *backends.Candidate) float64
+
+// inFlightCost is the load a candidate would carry with one request more,
+// in relation to its weight.
+func inFlightCost(c *backends.Candidate) float64 {
+	return (c.Load.Pending() + 1) / c.Weight
+}
+
+const (
+	// ewmaFloor is the TTFT assumed of a backend without samples, so that an
+	// unknown one looks neither free nor dead.
+	ewmaFloor = 50 * time.Millisecond
+	// failurePenalty is added to the TTFT for each recent failure (Linkerd's
+	// base penalty): failing fast must not look fast.
+	failurePenalty = 5 * time.Second
+)
+
+// ewmaCost is Finagle's peak-EWMA cost, TTFT × (in flight + 1), over the
+// weight, with recent failures as latency.
+func ewmaCost(c *backends.Candidate) float64 {
+	ttft := max(c.Load.TTFT, ewmaFloor).Seconds() + c.Load.Penalty*failurePenalty.Seconds()
+	return ttft * (float64(c.Load.InFlight+c.Load.Held) + 1) / c.Weight
+}
+
+// lowest takes the candidate of lowest cost; ties are drawn.
+func lowest(rng *rand.Rand, of cost) Policy {
+	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
+		best, bestCost, ties := 0, of(&c[0]), 1
+		for i := 1; i < len(c); i++ {
+			switch k := of(&c[i]); {
+			case k < bestCost:
+				best, bestCost, ties = i, k, 1
+			case k == bestCost:
+				ties++
+				if rng.IntN(ties) == 0 {
+					best = i
+				}
+			}
+		}
+		return best
+	})
+}
+
+// twoChoices draws two distinct candidates by weight and takes the cheaper.
+func twoChoices(rng *rand.Rand, of cost) Policy {
+	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
+		if len(c) == 1 {
+			return 0
+		}
+		a := draw(rng, c, -1)
+		b := draw(rng, c, a)
+		if of(&c[b]) < of(&c[a]) {
+			return b
+		}
+		return a
+	})
+}
+
+func weightedRandom(rng *rand.Rand) Policy {
+	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
+		return draw(rng, c, -1)
+	})
+}
+
+// share is the weight a candidate is drawn by: recent failures shrink it.
+func share(c *backends.Candidate) float64 { return c.Weight / (1 + c.Load.Penalty) }
+
+// draw returns a candidate with probability proportional to its share,
+// leaving out the index except.
+func draw(rng *rand.Rand, c []backends.Candidate, except int) int {
+	total := 0.0
+	for i := range c {
+		if i != except {
+			total += share(&c[i])
+		}
+	}
+	x, last := rng.Float64()*total, 0
+	for i := range c {
+		if i == except {
+			continue
+		}
+		last = i
+		if x -= share(&c[i]); x < 0 {
+			break
+		}
+	}
+	return last
+}
+
+// roundRobin is the smooth weighted round-robin known from nginx: each turn
+// every candidate gains its share, and the richest pays the total.
+type roundRobin struct {
+	credit []*credit
+}
+
+type credit struct {
+	backend *backends.Backend
+	value   float64
+}
+
+func (r *roundRobin) Pick(_ time.Time, _ *Request, c []backends.Candidate) int {
+	best, total := 0, 0.0
+	var richest *credit
+	for i := range c {
+		s := share(&c[i])
+		total += s
+		k := r.of(c[i].Backend)
+		k.value += s
+		if richest == nil || k.value > richest.value {
+			best, richest = i, k
+		}
+	}
+	richest.value -= total
+	return best
+}
+
+// of returns the credit of b. The list holds the pool's few backends.
+func (r *roundRobin) of(b *backends.Backend) *credit {
+	i := slices.IndexFunc(r.credit, func(k *credit) bool { return k.backend.Same(b) })
+	if i < 0 {
+		r.credit = append(r.credit, &credit{backend: b})
+		i = len(r.credit) - 1
+	}
+	return r.credit[i]
+}

@@ -1,0 +1,103 @@
+package router
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// Request is what a choice may depend on.
+type Request struct {
+	Model        string
+	PromptTokens int // estimate, >= 0
+	MaxTokens    int // tokens the client allows; 0 if it did not say
+	Stream       bool
+	Session      string // key of the conversation or user; may be empty
+}
+
+// Router chooses backends of one pool by one policy. It is safe for
+// concurrent use.
+type Router struct {
+	pool   *backends.Pool
+	policy Policy
+	name   string
+}
+
+// New returns a router over the pool. The policy belongs to the router from
+// now on: its Pick is only called inside the pool's critical section.
+func New(pool *backends.Pool, policyName string, policy Policy) *Router {
+	return &Router{pool: pool, policy: policy, name: policyName}
+}
+
+// Pool returns the pool the router chooses from.
+func (r *Router) Pool() *backends.Pool { return r.pool }
+
+// PolicyName is the policy's name in the configuration.
+func (r *Router) PolicyName() string { return r.name }
+
+// Lease is one claimed slot on one backend. Whoever holds it must end it: the
+// first call of Done counts, further ones do nothing, on whatever goroutine.
+type Lease struct {
+	claim  *backends.Claim
+	policy string
+	done   atomic.Bool
+	begun  time.Time
+}
+
+// Claim chooses a backend for req, leaving out those already tried, and
+// counts the work on it. The error wraps backends.ErrNoBackend.
+func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
+	work := backends.Work{PromptTokens: req.PromptTokens}
+	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
+		return r.policy.Pick(now, req, c)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{claim: claim, policy: r.name, begun: now}, nil
+}
+
+// Backend is the backend the lease is on.
+func (l *Lease) Backend() *backends.Backend { return l.claim.Backend }
+
+// Reason says why this backend: the policy's name, or "probe" for the one
+// request that decides on a backend in probation.
+func (l *Lease) Reason() string {
+	if l.claim.Probe {
+		return "probe"
+	}
+	return l.policy
+}
+
+// Begun is when the lease was taken.
+func (l *Lease) Begun() time.Time { return l.begun }
+
+// FirstToken ends the lease's prefill share and records the upstream TTFT.
+// Only the first call counts; it must not run at the same time as Done.
+func (l *Lease) FirstToken(now time.Time) {
+	if !l.done.Load() {
+		l.claim.FirstToken(now)
+	}
+}
+
+// Done ends the lease with its outcome and reports whether the outcome
+// ejected the backend. Only the first call counts.
+func (l *Lease) Done(now time.Time, o backends.Outcome) backends.Ejection {
+	if !l.done.CompareAndSwap(false, true) {
+		return backends.Ejection{}
+	}
+	return l.claim.End(now, o)
+}
+
+// ExpectedTTFT is the lowest recent TTFT of the pool: the least a new attempt
+// will take. 0 when nothing was measured yet.
+func (r *Router) ExpectedTTFT(now time.Time) time.Duration {
+	best := time.Duration(0)
+	for _, b := range r.pool.Backends {
+		if t := b.Load(now).TTFT; t > 0 && (best == 0 || t < best) {
+			best = t
+		}
+	}
+	return best
+}
