@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/firsttoken/firsttoken/internal/app"
+	"github.com/firsttoken/firsttoken/internal/config"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	file string
+	demo bool
+	over config.Overrides
+}
+
+func serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve --config FILE | --demo",
+		Short: "Run the gateway",
+		Long: `Run the gateway on the engines of a configuration file, or, with --demo, on a
+simulated fleet in the same process.
+
+SIGHUP, or a change of the file, puts a new configuration into force; a bad one
+changes nothing. SIGTERM drains: readiness fails, new requests are accepted for
+drain.accept, streams finish within drain.limit. SIGINT does the same without
+waiting for a load balancer. A second signal ends at once.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.file, "config", "c", "", "configuration file (YAML)")
+	flags.BoolVar(&f.demo, "demo", false, "serve a simulated fleet: four engines, two models")
+	flags.StringVar(&f.over.Listen, "listen", "", "address of the data plane; overrides server.listen")
+	flags.StringVar(&f.over.TelemetryListen, "telemetry-listen", "", "address of metrics and health; overrides telemetry.listen")
+	flags.StringVar(&f.over.LogLevel, "log-level", "", "debug, info, warn or error; overrides telemetry.log_level")
+	cmd.MarkFlagsOneRequired("config", "demo")
+	cmd.MarkFlagsMutuallyExclusive("config", "demo")
+	return cmd
+}
+
+func serve(cmd *cobra.Command, f serveFlags) error {
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	load := func() (*config.Config, error) { return loadFile(f) }
+	opts := app.Options{Log: os.Stdout, Reload: load, Version: version}
+	if f.demo {
+		fleet, demo, err := startDemo(f.over)
+		if err != nil {
+			return err
+		}
+		defer fleet.Stop()
+		load, opts.Reload, opts.Log = demo, nil, os.Stderr
+	}
+	cfg, err := load()
+	if err != nil {
+		return err
+	}
+	a, err := app.New(cfg, opts)
+	if err != nil {
+		return err
+	}
+	if f.demo {
+		greet(cmd.OutOrStdout(), a)
+	}
+	go handleSignals(ctx, stop, a) // ends with ctx
+	return a.Run(ctx)
+}
+
+func loadFile(f serveFlags) (*config.Config, error) {
+	cfg, err := config.Load(f.file, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.With(f.over)
+}
+
+// handleSignals turns signals into a reload, a drain, or, the second time, an
+// immediate end.
+func handleSignals(ctx context.Context, stop context.CancelCauseFunc, a *app.App) {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
+	stopping := false
+	for s := range signals {
+		switch {
+		case s == syscall.SIGHUP:
+			_ = a.Reload() // it has logged and counted its error
+		case stopping:
+			fmt.Fprintln(os.Stderr, "firsttoken: stopped without draining")
+			os.Exit(130)
+		default:
+			stopping = true
+			stop(app.Stop{AtOnce: s == os.Interrupt})
+		}
+	}
+	if err := ctx.Err(); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "firsttoken:", err)
+	}
+}

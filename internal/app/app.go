@@ -1,0 +1,237 @@
+// Package app owns the gateway as a whole: it wires the parts from a
+// configuration, runs them, puts new revisions into force, and drains.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/firsttoken/firsttoken/internal/config"
+	"github.com/firsttoken/firsttoken/internal/edge"
+	"github.com/firsttoken/firsttoken/internal/monitor"
+	"github.com/firsttoken/firsttoken/internal/proxy"
+	"github.com/firsttoken/firsttoken/internal/telemetry"
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// Options are what New takes besides the configuration. The zero value
+// listens on real sockets and logs nowhere.
+type Options struct {
+	// Log receives JSON lines; nil is io.Discard.
+	Log io.Writer
+	// Reload reads the configuration again; nil: it never changes.
+	Reload func() (*config.Config, error)
+	// Listen opens listeners; nil is net.Listen.
+	Listen func(network, addr string) (net.Listener, error)
+	// Dial connects to engines; nil is the system's.
+	Dial proxy.Dialer
+	// Version is reported in firsttoken_build_info.
+	Version string
+}
+
+// App is one gateway. New builds it, Run serves until its context ends.
+type App struct {
+	cfg     *config.Config // as started; addresses and limits of listeners
+	opts    Options
+	logs    *telemetry.Logs
+	metrics *telemetry.Metrics
+	gather  prometheus.Gatherer
+	compile *compiler
+	monitor *monitor.Monitor
+	plane   *proxy.Handler
+
+	data, operator         net.Listener
+	dataServer, operServer *http.Server
+	stopStreams            context.CancelCauseFunc
+
+	draining atomic.Bool
+
+	reloadMu sync.Mutex
+	current  *config.Config
+	number   int64
+	retired  []*http.Transport
+}
+
+// New builds a gateway and opens its listeners, so that its addresses are
+// known before Run. What it opened is closed again if it fails.
+func New(cfg *config.Config, opts Options) (*App, error) {
+	if opts.Listen == nil {
+		opts.Listen = net.Listen
+	}
+	if opts.Log == nil {
+		opts.Log = io.Discard
+	}
+	reg := prometheus.NewRegistry()
+	logs, err := telemetry.NewLogs(opts.Log, cfg.Telemetry.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1}
+	a.metrics = telemetry.NewMetrics(reg)
+	a.compile = newCompiler(a.metrics, opts.Dial)
+	a.monitor = monitor.New(logs.Events, a.metrics)
+	rev, err := a.compile.compile(a.number, cfg)
+	if err != nil {
+		return nil, err
+	}
+	access := logs.Access
+	if !cfg.Telemetry.AccessLog {
+		access = nil
+	}
+	a.plane = proxy.New(rev.table, a.metrics, logs.Events, access)
+	reg.MustRegister(
+		telemetry.NewFleetCollector(func() []*backends.Backend { return a.plane.Table().Backends() }, time.Now),
+		telemetry.BuildInfo(opts.Version),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.metrics.Reloaded(time.Now(), true, a.number)
+	if err := a.listen(); err != nil {
+		return nil, err
+	}
+	a.monitor.Watch(rev.watch)
+	return a, nil
+}
+
+func (a *App) listen() error {
+	var err error
+	if a.data, err = a.opts.Listen("tcp", a.cfg.Server.Listen); err != nil {
+		return fmt.Errorf("server.listen %q: %w", a.cfg.Server.Listen, err)
+	}
+	if a.operator, err = a.opts.Listen("tcp", a.cfg.Telemetry.Listen); err != nil {
+		_ = a.data.Close()
+		return fmt.Errorf("telemetry.listen %q: %w", a.cfg.Telemetry.Listen, err)
+	}
+	limits := edge.Options{
+		MaxURL: int(a.cfg.Server.MaxURL), MaxHeaders: a.cfg.Server.MaxHeaders, MaxHeaderBytes: int(a.cfg.Server.MaxHeaderBytes),
+	}
+	a.data = edge.Listener(a.data, limits, a.plane.EdgeError)
+	streams, stop := context.WithCancelCause(context.Background())
+	a.stopStreams = stop
+	a.dataServer = &http.Server{
+		Handler:           a.closeWhenDraining(a.plane.Handler(limits)),
+		ReadHeaderTimeout: a.cfg.Server.ReadHeaderTimeout.D(),
+		IdleTimeout:       a.cfg.Server.KeepAlive.D(),
+		BaseContext:       func(net.Listener) context.Context { return streams },
+		ErrorLog:          a.logs.ForServer(),
+	}
+	edge.Configure(a.dataServer, limits)
+	a.operServer = &http.Server{
+		Handler:           a.operatorHandler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          a.logs.ForServer(),
+	}
+	return nil
+}
+
+// Addr is the address of the data plane.
+func (a *App) Addr() net.Addr { return a.data.Addr() }
+
+// OperatorAddr is the address of the telemetry listener.
+func (a *App) OperatorAddr() net.Addr { return a.operator.Addr() }
+
+// closeWhenDraining asks clients to leave with their next answer, so that a
+// rolling restart cuts no connection in use.
+func (a *App) closeWhenDraining(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Stop says how a gateway ends; it is the cause to cancel Run's context with.
+type Stop struct {
+	// AtOnce skips the time in which new requests are still accepted: nobody
+	// balances load towards an interactive run.
+	AtOnce bool
+}
+
+func (Stop) Error() string { return "stop" }
+
+// Run serves until ctx ends, then drains. It returns nil after a drain, even
+// one that had to end streams, and an error if a listener failed. It may be
+// called once.
+func (a *App) Run(ctx context.Context) error {
+	failed := make(chan error, 2)
+	var servers sync.WaitGroup
+	servers.Go(func() { failed <- serve(a.dataServer, a.data) })
+	servers.Go(func() { failed <- serve(a.operServer, a.operator) })
+	watching, stopWatching := context.WithCancel(ctx)
+	servers.Go(func() { a.watchFiles(watching) })
+	a.logs.Events.Info("serving", zap.Stringer("listen", a.Addr()), zap.Stringer("telemetry", a.OperatorAddr()),
+		zap.Int("models", len(a.cfg.Models)), zap.String("version", a.opts.Version))
+
+	var err error
+	select {
+	case <-ctx.Done():
+		a.drain(ctx)
+	case err = <-failed:
+		_ = a.dataServer.Close()
+	}
+	stopWatching()
+	_ = a.operServer.Close()
+	a.monitor.Stop()
+	servers.Wait()
+	a.closeTransports()
+	a.logs.Events.Info("stopped")
+	return errors.Join(err, a.logs.Sync())
+}
+
+func serve(s *http.Server, ln net.Listener) error {
+	if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// tellTime is how long streams past the drain limit get to carry their error event.
+const tellTime = 2 * time.Second
+
+// drain fails readiness, goes on accepting for a while, lets streams finish
+// up to the limit, and ends the rest with an error event.
+func (a *App) drain(ctx context.Context) {
+	a.draining.Store(true)
+	accept, limit := a.cfg.Drain.Accept.D(), a.cfg.Drain.Limit.D()
+	var stop Stop
+	if errors.As(context.Cause(ctx), &stop) && stop.AtOnce {
+		accept = 0
+	}
+	a.logs.Events.Info("draining", zap.Duration("accept", accept), zap.Duration("limit", limit))
+	time.Sleep(accept)
+	if shutdown(a.dataServer, limit) == nil {
+		return
+	}
+	a.logs.Events.Warn("drain limit reached; ending streams")
+	a.stopStreams(proxy.ErrDraining)
+	if shutdown(a.dataServer, tellTime) != nil {
+		_ = a.dataServer.Close()
+	}
+}
+
+func shutdown(s *http.Server, limit time.Duration) error {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if limit > 0 {
+		ctx, cancel = context.WithTimeout(ctx, limit)
+	}
+	defer cancel()
+	return s.Shutdown(ctx)
+}
+
+func (a *App) closeTransports() {
+	a.reloadMu.Lock()
+	defer a.reloadMu.Unlock()
+	for _, t := range a.compile.all() {
+		t.CloseIdleConnections()
+	}
+}

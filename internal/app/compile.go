@@ -1,0 +1,212 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/firsttoken/firsttoken/internal/config"
+	"github.com/firsttoken/firsttoken/internal/monitor"
+	"github.com/firsttoken/firsttoken/internal/proxy"
+	"github.com/firsttoken/firsttoken/internal/telemetry"
+	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/router"
+)
+
+// compiler turns configurations into tables. It keeps what outlives a
+// revision: the fleet's live state, connection pools and retry budgets.
+type compiler struct {
+	metrics *telemetry.Metrics
+	fleet   *backends.Fleet
+	dial    proxy.Dialer
+	started time.Time
+
+	mu         sync.Mutex
+	transports map[transportKey]*http.Transport
+	budgets    map[string]*proxy.Budget
+}
+
+// transportKey is what makes two connection pools different.
+type transportKey struct {
+	url string
+	proxy.TransportOptions
+}
+
+func newCompiler(m *telemetry.Metrics, dial proxy.Dialer) *compiler {
+	return &compiler{
+		metrics: m, fleet: backends.NewFleet(), dial: dial, started: time.Now(),
+		transports: map[transportKey]*http.Transport{}, budgets: map[string]*proxy.Budget{},
+	}
+}
+
+// revision is a compiled configuration, ready to be put into force.
+type revision struct {
+	table   *proxy.Table
+	watch   []monitor.Target
+	retired []*http.Transport // connection pools that no target uses any more
+}
+
+// compile builds a revision. It changes no live state but that of the fleet's
+// registry, and fails before that.
+func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) {
+	specs, err := poolSpecs(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rev := &revision{}
+	used := map[transportKey]*http.Transport{}
+	watched := map[string]bool{}
+	var models []*proxy.Model
+	for i, pool := range c.fleet.Pools(specs) {
+		m, err := c.model(cfg.Models[i], pool)
+		if err != nil {
+			return nil, err
+		}
+		for j, b := range pool.Backends {
+			spec := cfg.Models[i].Backends[j]
+			rt := c.transport(used, spec)
+			m.Targets = append(m.Targets, c.target(cfg.Models[i], spec, b, rt, m))
+			if !watched[b.Name] {
+				watched[b.Name] = true
+				rev.watch = append(rev.watch, watch(spec, b, rt))
+			}
+		}
+		models = append(models, m)
+	}
+	rev.table = proxy.NewTable(number, models)
+	rev.table.MaxBody = int64(cfg.Server.MaxBody)
+	rev.table.ReadBody = cfg.Server.ReadBodyTimeout.D()
+	rev.table.DebugHeaders = cfg.Server.DebugHeaders
+	for key, t := range c.transports {
+		if used[key] == nil {
+			rev.retired = append(rev.retired, t)
+		}
+	}
+	c.transports = used
+	return rev, nil
+}
+
+func poolSpecs(cfg *config.Config) ([]backends.PoolSpec, error) {
+	var specs []backends.PoolSpec
+	for _, m := range cfg.Models {
+		ps := backends.PoolSpec{Model: m.Name}
+		for _, b := range m.Backends {
+			u, err := url.Parse(b.URL)
+			if err != nil {
+				return nil, fmt.Errorf("backend %q: %w", b.Name, err)
+			}
+			ps.Backends = append(ps.Backends, backendSpec(m, b, u))
+		}
+		specs = append(specs, ps)
+	}
+	return specs, nil
+}
+
+func backendSpec(m config.Model, b config.Backend, u *url.URL) backends.Spec {
+	s := backends.Spec{
+		Name: b.Name, URL: u, Model: cmp.Or(b.Model, m.Name), Kind: backends.Kind(b.Engine),
+		Weight: b.Weight, Draining: b.Draining, Labels: b.Labels,
+		MaxInFlight: b.Limits.MaxInFlight, Health: healthRules(b.Health),
+	}
+	if secret := string(b.Credentials.Secret); secret != "" {
+		s.AuthHeader, s.AuthValue = b.Credentials.Header, secret
+		if b.Credentials.Scheme != "" {
+			s.AuthValue = b.Credentials.Scheme + " " + secret
+		}
+	}
+	return s
+}
+
+func healthRules(h config.Health) backends.HealthRules {
+	r := backends.HealthRules{
+		Unhealthy: h.Unhealthy, Healthy: h.Healthy,
+		Consecutive: h.Consecutive, FailureRate: h.FailureRate, MinRequests: h.MinRequests,
+		Window: h.Window.D(), Ejection: h.Ejection.D(), MaxEjection: h.MaxEjection.D(),
+		MaxEjected: h.MaxEjected, MinHosts: h.MinHosts, SlowStart: h.SlowStart.D(),
+		BreakerFailures: h.BreakerFailures, BreakerOpen: h.BreakerOpen.D(),
+	}
+	if r.MaxEjected == 0 {
+		r.MaxEjected = -1 // the file's 0 switches ejection off
+	}
+	return r
+}
+
+func (c *compiler) model(m config.Model, pool *backends.Pool) (*proxy.Model, error) {
+	policy, err := router.NewPolicy(m.Policy, rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	if err != nil {
+		return nil, fmt.Errorf("model %q: %w", m.Name, err)
+	}
+	return &proxy.Model{
+		Name: m.Name, Aliases: m.Aliases, OwnedBy: m.OwnedBy, Created: c.started,
+		Router:  router.New(pool, m.Policy, policy),
+		Retry:   proxy.RetryRules{MaxAttempts: m.Retry.MaxAttempts},
+		Budget:  c.budget(m),
+		Metrics: c.metrics.Model(m.Name),
+	}, nil
+}
+
+func (c *compiler) budget(m config.Model) *proxy.Budget {
+	b := c.budgets[m.Name]
+	if b == nil {
+		b = proxy.NewBudget(m.Retry.BudgetRatio, m.Retry.BudgetMin)
+		c.budgets[m.Name] = b
+	}
+	b.Set(m.Retry.BudgetRatio, m.Retry.BudgetMin)
+	return b
+}
+
+func (c *compiler) transport(used map[transportKey]*http.Transport, b config.Backend) *http.Transport {
+	key := transportKey{url: b.URL, TransportOptions: proxy.TransportOptions{
+		Dial:            b.Timeouts.Dial.D(),
+		IdleConnTimeout: b.Limits.IdleConnTimeout.D(),
+		MaxIdleConns:    b.Limits.MaxIdleConns,
+	}}
+	if used[key] == nil {
+		used[key] = cmp.Or(c.transports[key], proxy.NewTransport(key.TransportOptions, c.dial))
+	}
+	return used[key]
+}
+
+func (c *compiler) target(m config.Model, spec config.Backend, b *backends.Backend, rt http.RoundTripper, model *proxy.Model) *proxy.Target {
+	t := proxy.NewTarget(b, rt)
+	t.Timeouts = proxy.Timeouts{
+		ResponseHeader: spec.Timeouts.ResponseHeader.D(),
+		FirstToken:     spec.Timeouts.FirstToken.D(),
+		Idle:           spec.Timeouts.Idle.D(),
+		Total:          spec.Timeouts.Total.D(),
+		ClientWrite:    spec.Timeouts.ClientWrite.D(),
+	}
+	t.InjectUsage = m.InjectUsage == "always" || (m.InjectUsage == "auto" && b.Kind != backends.Generic)
+	t.Metrics = model.Metrics.Backend(b.Name)
+	return t
+}
+
+func watch(spec config.Backend, b *backends.Backend, rt http.RoundTripper) monitor.Target {
+	return monitor.Target{
+		Backend: b, Transport: rt,
+		ProbePath: spec.Health.Path, ProbeInterval: spec.Health.Interval.D(), ProbeTimeout: spec.Health.Timeout.D(),
+		MetricsPath: spec.Signals.Path, MetricsInterval: spec.Signals.Interval.D(), MetricsTimeout: spec.Signals.Timeout.D(),
+	}
+}
+
+// keep is what the metrics of a revision are about.
+func (r *revision) keep() (models map[string]bool, byBackend map[string]map[string]bool) {
+	models, byBackend = map[string]bool{}, map[string]map[string]bool{}
+	for _, m := range r.table.Models() {
+		models[m.Name] = true
+		for _, t := range m.Targets {
+			name := t.Backend.Name
+			if byBackend[name] == nil {
+				byBackend[name] = map[string]bool{}
+			}
+			byBackend[name][m.Name] = true
+		}
+	}
+	return models, byBackend
+}
