@@ -27,7 +27,7 @@ func NewLogs(w io.Writer, level string) (*Logs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 	}
-	out := &zapcore.BufferedWriteSyncer{WS: zapcore.AddSync(w), Size: 64 << 10, FlushInterval: 200 * time.Millisecond}
+	out := &zapcore.BufferedWriteSyncer{WS: zapcore.AddSync(struct{ io.Writer }{w}), Size: 64 << 10, FlushInterval: 200 * time.Millisecond}
 	enc := zap.NewProductionEncoderConfig()
 	enc.TimeKey = "time"
 	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder

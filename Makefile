@@ -1,0 +1,47 @@
+# Every target below with a "##" comment is listed by `make help`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+GOLANGCI_VERSION := v2.15.0
+export FIRSTTOKEN_DATA ?= $(abspath ../shared/data)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/firsttoken
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/firsttoken ./cmd/gateway
+
+# The gateway gets its own foreground process group, so that Ctrl-C reaches it
+# alone and its exit code is make's.
+.PHONY: run
+run: build ## Run the gateway on a simulated fleet (needs nothing but Go)
+	@if [ -t 0 ]; then set -m; fi; bin/firsttoken serve --demo; exit $$?
+
+.PHONY: test
+test: ## Install what the tests need and run them
+	test/run
+
+.PHONY: lint
+lint: ## Vet, format check and golangci-lint (installed into .cache)
+	test/lint $(GOLANGCI_VERSION)
+
+.PHONY: fuzz
+fuzz: ## Fuzz every parser for FUZZTIME (30s) each
+	test/fuzz $(or $(FUZZTIME),30s)
+
+.PHONY: e2e
+e2e: build ## Real engines (llama.cpp), failover and a replayed trace
+	test/e2e/run
+
+.PHONY: bench
+bench: build ## Speed against direct, a minimal relay, nginx, HAProxy and Caddy
+	test/bench/run
+
+.PHONY: clean
+clean: ## Remove what was built; .cache keeps installed tools
+	rm -rf bin
