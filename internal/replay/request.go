@@ -1,0 +1,231 @@
+package replay
+
+import (
+	"errors"
+	"iter"
+
+	"github.com/firsttoken/firsttoken/internal/engine"
+	"github.com/firsttoken/firsttoken/internal/trace"
+	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/router"
+)
+
+func pull(src trace.Source) (next func() (trace.Request, error, bool), stop func()) {
+	return iter.Pull2(iter.Seq2[trace.Request, error](src))
+}
+
+// arrive takes the pending request into a gateway.
+func (w *world) arrive() {
+	slot := w.slot()
+	f := &w.flights[slot]
+	r := w.pending
+	*f = flight{
+		outcome: Outcome{Index: w.count, Request: r, Engine: -1},
+		gate:    w.count % w.Gateways,
+		arrived: w.now,
+		live:    true,
+		tried:   f.tried[:0],
+		hashes:  r.AppendBlocks(f.hashes[:0]),
+		attempt: f.attempt + 1,
+	}
+	f.ask = router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream, Session: r.Session}
+	w.count++
+	w.under++
+	w.try(slot)
+}
+
+// slot finds room for a flight. Slots are used again, so that their buffers are.
+func (w *world) slot() int {
+	if n := len(w.free); n > 0 {
+		slot := w.free[n-1]
+		w.free = w.free[:n-1]
+		return slot
+	}
+	w.flights = append(w.flights, flight{})
+	return len(w.flights) - 1
+}
+
+// try claims a backend and sends the request to it.
+func (w *world) try(slot int) {
+	f := &w.flights[slot]
+	gate := w.gates[f.gate]
+	r := gate.any
+	if f.ask.Model != "" {
+		r = gate.routers[f.ask.Model]
+	}
+	if r == nil {
+		w.finish(slot, "unknown_model")
+		return
+	}
+	lease, err := r.Claim(w.clock(), &f.ask, f.tried)
+	if err != nil {
+		w.finish(slot, "refused")
+		return
+	}
+	b := lease.Backend()
+	f.lease = lease
+	f.tried = append(f.tried, b)
+	f.engine = w.engineOf(gate, b)
+	f.outcome.Attempts++
+	f.outcome.Busy = b.Load(w.clock()).InFlight - 1
+	w.queue.push(w.now+w.Network, dispatch, slot, int(f.attempt))
+}
+
+func (w *world) engineOf(g *gateway, b *backends.Backend) int {
+	for i, t := range g.targets {
+		if t.Same(b) {
+			return i
+		}
+	}
+	panic("replay: a lease on a backend that is no engine of the fleet")
+}
+
+// current is the flight of an event, nil if the event belongs to a former attempt.
+func (w *world) current(slot int, attempt int32) *flight {
+	f := &w.flights[slot]
+	if !f.live || f.attempt != attempt {
+		return nil
+	}
+	return f
+}
+
+// dispatch hands the attempt to its engine.
+func (w *world) dispatch(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil {
+		return
+	}
+	n := w.engines[f.engine]
+	if n.sim == nil {
+		w.queue.push(w.now+w.Network, lostSeen, slot, int(f.attempt))
+		return
+	}
+	r := &f.outcome.Request
+	id, err := n.sim.Submit(w.now, engine.Request{
+		Ref: slot, PromptTokens: r.PromptTokens, OutputTokens: r.OutputTokens, Hashes: f.hashes, Quiet: true,
+	})
+	switch {
+	case errors.Is(err, engine.ErrTooLong):
+		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served}) // the engine's own 400
+		w.finish(slot, "too_long")
+		return
+	case err != nil:
+		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
+		w.finish(slot, "invalid")
+		return
+	}
+	f.id = id
+	n.slots[id] = slot
+	w.collect(f.engine)
+}
+
+// wake lets an engine go on to the present.
+func (w *world) wake(i int) {
+	n := w.engines[i]
+	if n.sim == nil || n.wakeAt != w.now {
+		return // it was woken earlier for another reason
+	}
+	w.collect(i)
+}
+
+// collect takes what an engine has to tell and schedules its next wake.
+func (w *world) collect(i int) {
+	n := w.engines[i]
+	for _, e := range n.sim.Advance(w.now) {
+		slot, ok := n.slots[e.ID]
+		if !ok {
+			continue
+		}
+		f := &w.flights[slot]
+		switch e.Kind {
+		case engine.Scheduled:
+			f.outcome.Cached = e.Cached
+		case engine.FirstToken:
+			w.queue.push(e.At+w.Network, tokenSeen, slot, int(f.attempt))
+		case engine.Finished:
+			delete(n.slots, e.ID)
+			w.queue.push(e.At+w.Network, endSeen, slot, int(f.attempt))
+		}
+	}
+	n.wakeAt = never
+	if at, ok := n.sim.NextEvent(); ok {
+		n.wakeAt = max(at, w.now)
+		w.queue.push(n.wakeAt, wake, i, 0)
+	}
+}
+
+func (w *world) tokenSeen(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil {
+		return
+	}
+	f.lease.FirstToken(w.clock())
+	f.outcome.TTFT = w.now - f.arrived
+}
+
+func (w *world) endSeen(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil {
+		return
+	}
+	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
+	f.outcome.Engine = f.engine
+	w.finish(slot, "ok")
+}
+
+// lostSeen is a connection that broke: before the first token the request is
+// tried elsewhere, afterwards it has failed.
+func (w *world) lostSeen(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil {
+		return
+	}
+	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Fault})
+	if f.outcome.TTFT > 0 || f.outcome.Attempts >= w.Attempts {
+		w.finish(slot, "lost")
+		return
+	}
+	f.attempt++
+	f.outcome.Cached = 0
+	w.try(slot)
+}
+
+// finish ends a request and gives its outcome away.
+func (w *world) finish(slot int, reason string) {
+	f := &w.flights[slot]
+	f.outcome.E2E, f.outcome.Reason = w.now-f.arrived, reason
+	if reason == "unfinished" && f.lease != nil {
+		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Dropped})
+	}
+	w.sink(&f.outcome)
+	f.live, f.lease = false, nil
+	w.under--
+	w.free = append(w.free, slot)
+}
+
+// fault does something to an engine.
+func (w *world) fault(i int, k FaultKind) {
+	n := w.engines[i]
+	switch {
+	case k == Crash && n.sim != nil:
+		w.collect(i)
+		n.past = add(n.past, n.sim.Stats())
+		for _, slot := range sorted(n.slots) {
+			w.queue.push(w.now+w.Network, lostSeen, slot, int(w.flights[slot].attempt))
+		}
+		n.sim, n.wakeAt, n.slots = nil, never, map[engine.ID]int{}
+	case k == Restart && n.sim == nil:
+		n.lives++
+		sim, err := engine.New(n.Params, n.Seed+uint64(n.lives))
+		if err == nil { // the same parameters made the first one
+			n.sim = sim
+		}
+	}
+}
+
+func (n *node) total() engine.Stats {
+	if n.sim == nil {
+		return n.past
+	}
+	return add(n.past, n.sim.Stats())
+}

@@ -1,0 +1,186 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"strings"
+)
+
+// WriteHTML prints the report as one file that needs no other: the tables and,
+// as SVG, the distribution of TTFT, the load over time and each engine's share.
+func (r *Report) WriteHTML(w io.Writer) error {
+	var table strings.Builder
+	if err := r.WriteTable(&table); err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>%[1]s</title><style>
+:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
+pre{overflow-x:auto;font-size:13px}svg{width:100%%;height:auto;max-width:60rem}svg text{font:12px system-ui,sans-serif;fill:currentColor}
+.grid{stroke:currentColor;stroke-opacity:.15}.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
+</style></head><body><h1>%[1]s</h1>`, html.EscapeString(r.Title))
+	b.WriteString(legend(r.Runs))
+	b.WriteString("<h2>Time to first token</h2>" + r.distribution())
+	b.WriteString("<h2>Load over time</h2>" + r.load())
+	b.WriteString("<h2>Share of requests by engine</h2>" + r.shares())
+	b.WriteString("<h2>Figures</h2><pre>" + html.EscapeString(table.String()) + "</pre></body></html>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// colour gives each run one of eight colours that remain apart for most
+// colour-blind readers (Okabe and Ito 2008).
+func colour(i int) string {
+	return [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800"}[i%8]
+}
+
+func legend(runs []Run) string {
+	var b strings.Builder
+	b.WriteString("<p>")
+	for i := range runs {
+		fmt.Fprintf(&b, `<span class="key" style="background:%s"></span>%s`, colour(i), html.EscapeString(runs[i].Name))
+	}
+	return b.String() + "</p>"
+}
+
+// plot is a chart of 900 × 320 with its axes.
+type plot struct {
+	b          strings.Builder
+	maxX, maxY float64
+	logX       bool
+	minX       float64
+}
+
+const (
+	plotWidth, plotHeight             = 900.0, 320.0
+	plotLeft, plotBottom, plotPadding = 60.0, 40.0, 12.0
+)
+
+func (p *plot) x(v float64) float64 {
+	share := v / p.maxX
+	if p.logX {
+		share = math.Log(v/p.minX) / math.Log(p.maxX/p.minX)
+	}
+	return plotLeft + share*(plotWidth-plotLeft-plotPadding)
+}
+
+func (p *plot) y(v float64) float64 {
+	return plotHeight - plotBottom - v/p.maxY*(plotHeight-plotBottom-plotPadding)
+}
+
+func (p *plot) frame(xLabel, yLabel string, xTicks, yTicks []float64, format string) {
+	fmt.Fprintf(&p.b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s by %s">`, plotWidth, plotHeight, html.EscapeString(yLabel), html.EscapeString(xLabel))
+	for _, t := range xTicks {
+		fmt.Fprintf(&p.b, `<line class="grid" x1="%.1f" x2="%.1f" y1="%g" y2="%g"/><text x="%.1f" y="%g" text-anchor="middle">%g</text>`,
+			p.x(t), p.x(t), plotPadding, plotHeight-plotBottom, p.x(t), plotHeight-plotBottom+16, t)
+	}
+	for _, t := range yTicks {
+		fmt.Fprintf(&p.b, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">`+format+`</text>`,
+			plotLeft, plotWidth-plotPadding, p.y(t), p.y(t), plotLeft-6, p.y(t)+4, t)
+	}
+	fmt.Fprintf(&p.b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, plotWidth/2, plotHeight-6, html.EscapeString(xLabel))
+}
+
+func (p *plot) line(points []Point, colour string) {
+	if len(points) == 0 {
+		return
+	}
+	var path strings.Builder
+	for i, q := range points {
+		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(i, 1)], p.x(q.X), p.y(q.Y))
+	}
+	fmt.Fprintf(&p.b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/>`, path.String(), colour)
+}
+
+func (p *plot) end() string { return p.b.String() + "</svg>" }
+
+// distribution shows which share of requests had their first token by when.
+func (r *Report) distribution() string {
+	lo, hi := math.Inf(1), 0.0
+	for i := range r.Runs {
+		if t := r.Runs[i].TTFTs; len(t) > 0 {
+			lo, hi = min(lo, t[0]), max(hi, Quantile(t, .999))
+		}
+	}
+	if hi <= lo {
+		return "<p>No first tokens.</p>"
+	}
+	p := &plot{minX: lo, maxX: hi, maxY: 1, logX: true}
+	p.frame("TTFT in milliseconds, log scale", "share of requests", decades(lo, hi), []float64{0, .25, .5, .75, .9, 1}, "%.2f")
+	for i := range r.Runs {
+		t := r.Runs[i].TTFTs
+		var points []Point
+		for q := 0.0; q <= 0.9991; q += 0.0025 {
+			if len(t) > 0 {
+				points = append(points, Point{X: Quantile(t, q), Y: q})
+			}
+		}
+		p.line(points, colour(i))
+	}
+	return p.end()
+}
+
+// decades are the ticks 1, 2, 5 × 10ⁿ between lo and hi.
+func decades(lo, hi float64) []float64 {
+	var out []float64
+	for unit := math.Pow(10, math.Floor(math.Log10(lo))); unit <= hi; unit *= 10 {
+		for _, m := range []float64{1, 2, 5} {
+			if v := m * unit; v >= lo && v <= hi {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+func (r *Report) load() string {
+	p := &plot{}
+	for i := range r.Runs {
+		for _, q := range r.Runs[i].Load {
+			p.maxX, p.maxY = max(p.maxX, q.X), max(p.maxY, q.Y)
+		}
+	}
+	if p.maxX == 0 || p.maxY == 0 {
+		return "<p>Too short to show.</p>"
+	}
+	p.frame("seconds", "arrivals a second", steps(p.maxX), steps(p.maxY), "%g")
+	p.line(r.Runs[0].Load, colour(0)) // every policy sees the same arrivals
+	return p.end()
+}
+
+// steps are about five round ticks up to limit.
+func steps(limit float64) []float64 {
+	unit := math.Pow(10, math.Floor(math.Log10(limit)))
+	for _, m := range []float64{.2, .5, 1} {
+		if limit/(unit*m) <= 6 {
+			unit *= m
+			break
+		}
+	}
+	var out []float64
+	for v := 0.0; v <= limit; v += unit {
+		out = append(out, math.Round(v*1e6)/1e6)
+	}
+	return out
+}
+
+func (r *Report) shares() string {
+	var b strings.Builder
+	row := 26.0
+	height := row*float64(len(r.Runs)) + 10
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="share of requests by engine">`, plotWidth, height)
+	for i := range r.Runs {
+		y, x := float64(i)*row+4, 150.0
+		fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="end">%s</text>`, x-8, y+14, html.EscapeString(r.Runs[i].Name))
+		for k, e := range r.Runs[i].Engines {
+			w := e.Share * (plotWidth - x - plotPadding)
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%g" width="%.1f" height="18" fill="%s"><title>%s: %.1f %%, %.1f %% busy</title></rect>`,
+				x, y, w, colour(k), html.EscapeString(e.Name), 100*e.Share, 100*e.Utilisation)
+			x += w
+		}
+	}
+	return b.String() + "</svg>"
+}

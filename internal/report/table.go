@@ -1,0 +1,125 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is what a command prints: one run a policy, and how they compare.
+type Report struct {
+	Title       string       `json:"title"`
+	Objective   string       `json:"objective,omitempty"`
+	Notes       []string     `json:"notes,omitempty"`
+	Partial     bool         `json:"partial,omitempty"` // it was stopped before its end
+	Runs        []Run        `json:"runs"`
+	Differences []Difference `json:"differences,omitempty"`
+}
+
+// WriteTable prints the report for a terminal.
+func (r *Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintln(&b, r.Title)
+	if r.Partial {
+		fmt.Fprintln(&b, "stopped before its end: the figures cover what was served until then")
+	}
+	if r.Objective != "" {
+		fmt.Fprintln(&b, "objective:", r.Objective)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(&b, n)
+	}
+	fmt.Fprintln(&b)
+	writeRuns(&b, r.Runs)
+	writeDifferences(&b, r.Differences)
+	for i := range r.Runs {
+		writeDetail(&b, &r.Runs[i])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeRuns(b *strings.Builder, runs []Run) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "policy\trequests\trefused\tfailed\tTTFT mean\tσ\tp50\tp90\tp95\tp99\tTPOT mean\tp95\tE2E p50\tp95\tmet\tgoodput/s\t")
+	for i := range runs {
+		g := &runs[i].All
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.2f\t\n", runs[i].Name,
+			g.Requests, g.Refused, g.Failed,
+			ms(g.TTFT.Mean), ms(g.TTFT.StdDev), ms(g.TTFT.P50), ms(g.TTFT.P90), ms(g.TTFT.P95), ms(g.TTFT.P99),
+			ms(g.TPOT.Mean), ms(g.TPOT.P95), ms(g.E2E.P50), ms(g.E2E.P95), 100*g.Met, runs[i].Goodput)
+	}
+	_ = t.Flush() // into memory
+	fmt.Fprintln(b, "times in milliseconds")
+}
+
+func writeDifferences(b *strings.Builder, ds []Difference) {
+	if len(ds) == 0 {
+		return
+	}
+	fmt.Fprintln(b)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "compared with the first\tfigure\tratio\t95 % interval\tseeds\t\t")
+	for _, d := range ds {
+		verdict := "no difference shown"
+		if d.Sure() {
+			verdict = "differs"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%.3f\t%.3f to %.3f\t%d\t%s\t\n", d.Name, d.Metric, d.Ratio, d.Low, d.High, d.Seeds, verdict)
+	}
+	_ = t.Flush()
+}
+
+func writeDetail(b *strings.Builder, r *Run) {
+	if len(r.Engines)+len(r.ByModel)+len(r.ByTurn)+len(r.ByRegime) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s\n", r.Name)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if len(r.Engines) > 0 {
+		fmt.Fprintln(t, "engine\tshare\tutilisation\tcache hits\tpreemptions\t")
+		for _, e := range r.Engines {
+			fmt.Fprintf(t, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d\t\n", e.Name, 100*e.Share, 100*e.Utilisation, 100*e.CacheHits, e.Preemptions)
+		}
+		_ = t.Flush()
+	}
+	for _, part := range [][]Group{r.ByModel, r.ByTurn, r.ByRegime} {
+		if len(part) == 0 {
+			continue
+		}
+		fmt.Fprintln(t, "\trequests\tTTFT mean\tp50\tp95\tp99\tTPOT p95\tmet\t")
+		for _, g := range part {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t\n", g.Name, g.Requests,
+				ms(g.TTFT.Mean), ms(g.TTFT.P50), ms(g.TTFT.P95), ms(g.TTFT.P99), ms(g.TPOT.P95), 100*g.Met)
+		}
+		_ = t.Flush()
+	}
+	if len(r.Reasons) > 1 {
+		fmt.Fprint(b, "ends:")
+		for _, k := range keys(r.Reasons) {
+			fmt.Fprintf(b, " %s %d", k, r.Reasons[k])
+		}
+		fmt.Fprintln(b)
+	}
+}
+
+func keys(m map[string]int) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func ms(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case v < 100:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
