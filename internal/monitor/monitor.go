@@ -172,7 +172,7 @@ func get(ctx context.Context, t Target, path string, timeout time.Duration) (io.
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 		_ = resp.Body.Close()
 		cancel()
-		return nil, fmt.Errorf("GET %s answered %s", path, resp.Status)
+		return nil, fmt.Errorf("GET %s answered %d", path, resp.StatusCode)
 	}
 	return &cancelBody{ReadCloser: resp.Body, cancel: cancel}, nil
 }

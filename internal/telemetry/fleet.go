@@ -24,7 +24,7 @@ type fleetGauge struct {
 }
 
 // NewFleetCollector exposes load, health and engine signals of the backends
-// that fleet returns.
+// that fleet returns, each once.
 func NewFleetCollector(fleet func() []*backends.Backend, now func() time.Time) prometheus.Collector {
 	c := &fleetCollector{fleet: fleet, now: now}
 	c.info = prometheus.NewDesc("firsttoken_backend_info", "Labels of a backend; always 1.",
@@ -54,7 +54,13 @@ func NewFleetCollector(fleet func() []*backends.Backend, now func() time.Time) p
 		return toFloat(s.State == backends.Draining)
 	})
 	add("backend_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", func(_ *backends.Backend, s backends.Status, _ time.Time) float64 {
-		return map[string]float64{"closed": 0, "half-open": 1, "open": 2}[s.Breaker]
+		switch s.Breaker {
+		case "open":
+			return 2
+		case "half-open":
+			return 1
+		}
+		return 0
 	})
 	add("backend_weight", "Configured capacity of a backend, relative to its pool.", func(b *backends.Backend, _ backends.Status, _ time.Time) float64 { return b.Weight })
 	add("engine_requests_running", "Sequences the engine computes, by its own metrics.", signal(func(s backends.Signals) float64 { return s.Running }))

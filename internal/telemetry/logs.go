@@ -6,7 +6,6 @@ import (
 	"log"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
@@ -50,14 +49,4 @@ func (l *Logs) ForServer() *log.Logger {
 		return log.New(io.Discard, "", 0)
 	}
 	return std
-}
-
-// BuildInfo is firsttoken_build_info, always 1.
-func BuildInfo(version string) prometheus.Collector {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "firsttoken", Name: "build_info", Help: "Version of the gateway; always 1.",
-		ConstLabels: prometheus.Labels{"version": version},
-	})
-	g.Set(1)
-	return g
 }

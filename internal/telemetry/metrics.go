@@ -32,11 +32,13 @@ type Metrics struct {
 	revision        prometheus.Gauge
 	rejectedAtEdge  *prometheus.CounterVec
 	panics          prometheus.Counter
-	mu              sync.Mutex
-	modelCache      map[string]*Model
 	perModel        []deleter
 	perBackend      []deleter
 	perBackendModel []deleter
+
+	mu      sync.Mutex
+	models  map[string]*Model
+	engines map[string]*engine
 }
 
 type deleter interface {
@@ -72,7 +74,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(v)
 		return v
 	}
-	m := &Metrics{modelCache: map[string]*Model{}}
+	m := &Metrics{models: map[string]*Model{}, engines: map[string]*engine{}}
 	m.requests = counter("requests_total",
 		"Requests answered, by endpoint, HTTP status (499: the client left) and reason (ok, or what went wrong; a broken stream counts by its reason, whatever status was sent).",
 		"model", "endpoint", "code", "reason")
@@ -108,45 +110,41 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) Model(name string) *Model {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := m.modelCache[name]; c != nil {
-		return c
+	c := m.models[name]
+	if c == nil {
+		c = newModel(m, name)
+		m.models[name] = c
 	}
-	c := &Model{
-		m:        m,
-		name:     name,
-		InFlight: m.inFlight.WithLabelValues(name),
-		backends: map[string]*Backend{},
-		requests: map[requestKey]prometheus.Counter{},
-	}
-	for _, kind := range []string{"prompt", "cached", "completion", "reasoning"} {
-		c.tokens = append(c.tokens, m.tokens.WithLabelValues(name, kind))
-	}
-	m.modelCache[name] = c
 	return c
 }
 
 // Keep drops the series of models and backends that a reload took away.
-// backends maps each backend to the models it serves.
+// backends maps each backend to the models it serves. What still runs on an
+// older revision may report on; it is not seen any more.
 func (m *Metrics) Keep(models map[string]bool, backends map[string]map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name, c := range m.modelCache {
+	for name, c := range m.models {
 		if !models[name] {
-			delete(m.modelCache, name)
+			delete(m.models, name)
+			c.drop()
 			drop(m.perModel, prometheus.Labels{"model": name})
 			drop(m.perBackendModel, prometheus.Labels{"model": name})
 		}
-		c.mu.Lock()
-		for b := range c.backends {
+		for b, series := range c.backends {
 			if !backends[b][name] {
 				delete(c.backends, b)
+				series.drop()
 				drop(m.perBackendModel, prometheus.Labels{"model": name, "backend": b})
 			}
-			if backends[b] == nil {
-				drop(m.perBackend, prometheus.Labels{"backend": b})
-			}
 		}
-		c.mu.Unlock()
+	}
+	for name, e := range m.engines {
+		if backends[name] == nil {
+			delete(m.engines, name)
+			e.drop()
+			drop(m.perBackend, prometheus.Labels{"backend": name})
+		}
 	}
 }
 
@@ -156,122 +154,24 @@ func drop(from []deleter, labels prometheus.Labels) {
 	}
 }
 
-// Model is the series of one model.
-type Model struct {
-	InFlight prometheus.Gauge
-
-	m        *Metrics
-	name     string
-	tokens   []prometheus.Counter
-	mu       sync.Mutex
-	backends map[string]*Backend
-	requests map[requestKey]prometheus.Counter
-}
-
-type requestKey struct {
-	endpoint, reason string
-	code             int
-}
-
-// Request counts one answered request.
-func (m *Model) Request(endpoint string, code int, reason string, duration time.Duration) {
-	m.counter(requestKey{endpoint, reason, code}).Inc()
-	m.m.duration.WithLabelValues(m.name, endpoint).Observe(duration.Seconds())
-}
-
-// counter caches the series: a label look-up costs more than the count.
-func (m *Model) counter(k requestKey) prometheus.Counter {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.requests[k]
-	if c == nil {
-		c = m.m.requests.WithLabelValues(m.name, k.endpoint, codeLabel(k.code), k.reason)
-		m.requests[k] = c
-	}
-	return c
-}
-
-// TTFT records the time from request accepted to a first token of the kind.
-func (m *Model) TTFT(kind string, d time.Duration) {
-	m.m.ttft.WithLabelValues(m.name, kind).Observe(d.Seconds())
-}
-
-// Tokens counts what an engine reported.
-func (m *Model) Tokens(prompt, cached, completion, reasoning int) {
-	for i, n := range [...]int{prompt, cached, completion, reasoning} {
-		if n > 0 {
-			m.tokens[i].Add(float64(n))
-		}
-	}
-}
-
-// Retry counts one attempt that is tried again elsewhere.
-func (m *Model) Retry(reason string) { m.m.retries.WithLabelValues(m.name, reason).Inc() }
-
-// RetryDenied counts one failed attempt that is not tried again.
-func (m *Model) RetryDenied(why string) { m.m.retriesDenied.WithLabelValues(m.name, why).Inc() }
-
-// Backend returns the series of one backend of the model.
-func (m *Model) Backend(name string) *Backend {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b := m.backends[name]
-	if b == nil {
-		b = &Backend{
-			m: m.m, model: m.name, name: name,
-			served: m.m.attempts.WithLabelValues(m.name, name, "ok"),
-			ttft:   m.m.upstreamTTFT.WithLabelValues(m.name, name),
-			tpot:   m.m.tpot.WithLabelValues(m.name, name),
-		}
-		m.backends[name] = b
-	}
-	return b
-}
-
-// Backend is the series of one backend of one model.
-type Backend struct {
-	m           *Metrics
-	model, name string
-	served      prometheus.Counter
-	ttft, tpot  prometheus.Observer
-}
-
-// Attempt counts one attempt by how it ended.
-func (b *Backend) Attempt(reason string) {
-	if reason == "ok" {
-		b.served.Inc()
-		return
-	}
-	b.m.attempts.WithLabelValues(b.model, b.name, reason).Inc()
-}
-
-// TTFT records the time from attempt sent to first token.
-func (b *Backend) TTFT(d time.Duration) { b.ttft.Observe(d.Seconds()) }
-
-// TPOT records a request's time per output token.
-func (b *Backend) TPOT(d time.Duration) { b.tpot.Observe(d.Seconds()) }
-
-// Ejected counts an ejection.
-func (b *Backend) Ejected(reason string) { b.m.ejections.WithLabelValues(b.name, reason).Inc() }
-
-// StaleConnection counts a request sent again on a fresh connection.
-func (b *Backend) StaleConnection() { b.m.staleConns.WithLabelValues(b.name).Inc() }
-
-// Unparsed counts stream events that were not JSON.
-func (b *Backend) Unparsed(n int) {
-	if n > 0 {
-		b.m.unparsed.WithLabelValues(b.name).Add(float64(n))
-	}
-}
-
-// Probed counts an active health probe.
+// Probed counts an active health probe of a backend that serves some model.
 func (m *Metrics) Probed(backend string, ok bool) {
-	m.probes.WithLabelValues(backend, result(ok)).Inc()
+	if e := m.engine(backend); e != nil {
+		e.probes.inc(result(ok))
+	}
 }
 
-// Scraped counts a scrape of an engine's metrics.
+// Scraped counts a scrape of the metrics of a backend that serves some model.
 func (m *Metrics) Scraped(backend string, ok bool) {
-	m.scrapes.WithLabelValues(backend, result(ok)).Inc()
+	if e := m.engine(backend); e != nil {
+		e.scrapes.inc(result(ok))
+	}
+}
+
+func (m *Metrics) engine(name string) *engine {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.engines[name]
 }
 
 // Reloaded records a reload; revision is the one in force after it.
@@ -299,10 +199,12 @@ func result(ok bool) string {
 	return "failed"
 }
 
-// codeLabel is an HTTP status as text; what no server sends is "other".
-func codeLabel(code int) string {
-	if code < 100 || code > 599 {
-		return "other"
-	}
-	return string([]byte{byte('0' + code/100), byte('0' + code/10%10), byte('0' + code%10)})
+// BuildInfo is firsttoken_build_info, always 1.
+func BuildInfo(version string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "firsttoken", Name: "build_info", Help: "Version of the gateway; always 1.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	g.Set(1)
+	return g
 }

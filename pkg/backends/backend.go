@@ -43,6 +43,8 @@ type Spec struct {
 type Backend struct {
 	Spec
 	*live
+	breaker *breaker       // guarded by mu
+	window  *outcomeWindow // guarded by mu
 }
 
 // live is the state of one engine, shared by every revision and every model
@@ -51,22 +53,14 @@ type live struct {
 	mu      sync.Mutex
 	load    load
 	health  health
-	breaker breaker
-	signals Signals
+	signals *Signals // replaced, never changed
 	prefix  ratioOf
 	cpu     rateOf
 }
 
-func newBackend(s Spec, l *live) *Backend {
-	if s.Weight == 0 {
-		s.Weight = 1
-	}
-	s.Health = s.Health.withDefaults()
-	l.breaker.configure(s.Name, s.Health)
-	if l.signals.At.IsZero() {
-		l.signals = UnknownSignals()
-	}
-	return &Backend{Spec: s, live: l}
+func newLive() *live {
+	unknown := UnknownSignals()
+	return &live{signals: &unknown}
 }
 
 // Same reports whether a and b are the same engine, whatever their revisions.
@@ -83,8 +77,8 @@ func (b *Backend) Load(now time.Time) Load {
 type Status struct {
 	Load    Load
 	State   State
-	Up      bool // what active probes say; true until the first verdict
-	Breaker string
+	Up      bool   // what active probes say; true until the first verdict
+	Breaker string // closed, half-open or open
 	Signals Signals
 }
 
@@ -96,8 +90,8 @@ func (b *Backend) Status(now time.Time) Status {
 		Load:    b.load.snapshot(now),
 		State:   b.state(now),
 		Up:      !b.health.down,
-		Breaker: b.breaker.state(),
-		Signals: b.signals,
+		Breaker: b.breaker.state().String(),
+		Signals: *b.signals,
 	}
 }
 
@@ -109,7 +103,7 @@ func (b *Backend) SetSignals(s Signals) {
 	defer b.mu.Unlock()
 	s.PrefixHitRatio = b.prefix.update(s.PrefixHitRatio, s.prefixHits, s.prefixQueries)
 	s.CPU = b.cpu.update(s.At, s.cpuSeconds)
-	b.signals = s
+	b.signals = &s
 	b.load.reconcile(s)
 }
 
@@ -117,5 +111,5 @@ func (b *Backend) SetSignals(s Signals) {
 func (b *Backend) Signals() Signals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.signals
+	return *b.signals
 }

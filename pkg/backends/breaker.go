@@ -7,11 +7,16 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// breaker is the circuit breaker of one engine. Ejection compares a backend
-// with its pool and never takes the last one; the breaker stands alone and
-// protects even a pool of one. The zero value lets everything through.
+// breaker is the circuit breaker of one engine under one set of rules.
+// Ejection needs a pool to compare with; the breaker stands alone and protects
+// even a pool of one. It is guarded by the engine's mu.
 type breaker struct {
-	two      *gobreaker.TwoStepCircuitBreaker[struct{}]
+	two  *gobreaker.TwoStepCircuitBreaker[struct{}] // nil: everything passes
+	last gobreaker.State                            // as of the last call
+}
+
+// breakerRules tell two breakers of one engine apart.
+type breakerRules struct {
 	failures int
 	open     time.Duration
 }
@@ -21,37 +26,44 @@ var (
 	errDropped = errors.New("outcome dropped")
 )
 
-// configure builds the breaker, or rebuilds it when its rules changed.
-func (br *breaker) configure(name string, r HealthRules) {
-	if r.BreakerFailures == br.failures && r.BreakerOpen == br.open {
-		return
-	}
-	br.failures, br.open, br.two = r.BreakerFailures, r.BreakerOpen, nil
-	if r.BreakerFailures == 0 {
-		return
+func newBreaker(r breakerRules) *breaker {
+	br := &breaker{}
+	if r.failures == 0 {
+		return br
 	}
 	br.two = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Name:        name,
-		MaxRequests: 1,
-		Timeout:     r.BreakerOpen,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= r.BreakerFailures },
-		IsExcluded:  func(err error) bool { return errors.Is(err, errDropped) },
+		MaxRequests:   1,
+		Timeout:       r.open,
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= r.failures },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errDropped) },
+		OnStateChange: func(_ string, _, to gobreaker.State) { br.last = to },
 	})
+	return br
 }
 
-func (br *breaker) state() string {
-	if br.two == nil {
-		return gobreaker.StateClosed.String()
+// state moves on from open to half-open when the time has come. A closed
+// breaker changes by outcomes only, so that it costs nothing to ask.
+func (br *breaker) state() gobreaker.State {
+	if br.two != nil && br.last != gobreaker.StateClosed {
+		return br.two.State()
 	}
-	return br.two.State().String()
+	return gobreaker.StateClosed
 }
 
-func (br *breaker) isOpen() bool {
-	return br.two != nil && br.two.State() == gobreaker.StateOpen
+// refuses reports whether allow would fail: the breaker is open, or half-open
+// with its one probe out.
+func (br *breaker) refuses() bool {
+	switch br.state() {
+	case gobreaker.StateOpen:
+		return true
+	case gobreaker.StateHalfOpen:
+		c := br.two.Counts()
+		return c.Requests > c.TotalExclusions
+	}
+	return false
 }
 
-// allow admits one attempt; done must be called with its class. ok is false
-// when the breaker is open or its one half-open probe is out.
+// allow admits one attempt; done, if not nil, must be called with its verdict.
 func (br *breaker) allow() (done func(error), ok bool) {
 	if br.two == nil {
 		return nil, true

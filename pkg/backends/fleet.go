@@ -2,20 +2,45 @@ package backends
 
 import (
 	"sync"
+	"time"
 )
 
 // Fleet owns the live state of every engine and pool, so that counters and
 // health survive a change of configuration. It is safe for concurrent use.
 type Fleet struct {
-	mu      sync.Mutex
-	engines map[string]*live   // by URL
-	pools   map[string]*claims // by model
+	mu    sync.Mutex
+	known registry
+}
+
+// registry is what the models of one revision refer to. Models that name one
+// engine share its state; what is counted by a model's own rules is shared by
+// those whose rules are the same.
+type registry struct {
+	engines  map[string]*live   // by URL
+	pools    map[string]*claims // by model
+	breakers map[breakerKey]*breaker
+	windows  map[windowKey]*outcomeWindow
+}
+
+type breakerKey struct {
+	url string
+	breakerRules
+}
+
+type windowKey struct {
+	url    string
+	length time.Duration
+}
+
+func newRegistry() registry {
+	return registry{
+		engines: map[string]*live{}, pools: map[string]*claims{},
+		breakers: map[breakerKey]*breaker{}, windows: map[windowKey]*outcomeWindow{},
+	}
 }
 
 // NewFleet returns a fleet that knows no engine yet.
-func NewFleet() *Fleet {
-	return &Fleet{engines: map[string]*live{}, pools: map[string]*claims{}}
-}
+func NewFleet() *Fleet { return &Fleet{known: newRegistry()} }
 
 // PoolSpec is one model and the engines that serve it.
 type PoolSpec struct {
@@ -29,32 +54,43 @@ type PoolSpec struct {
 func (f *Fleet) Pools(specs []PoolSpec) []*Pool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	engines, pools := map[string]*live{}, map[string]*claims{}
+	next := newRegistry()
 	out := make([]*Pool, 0, len(specs))
 	for _, ps := range specs {
-		pool := &Pool{Model: ps.Model, claims: keep(pools, f.pools, ps.Model)}
+		pool := &Pool{Model: ps.Model, claims: keep(next.pools, f.known.pools, ps.Model, func() *claims { return &claims{} })}
 		for _, s := range ps.Backends {
-			l := keep(engines, f.engines, s.URL.String())
-			l.mu.Lock()
-			b := newBackend(s, l)
-			l.mu.Unlock()
-			pool.Backends = append(pool.Backends, b)
+			pool.Backends = append(pool.Backends, f.backend(next, s))
 		}
 		out = append(out, pool)
 	}
-	f.engines, f.pools = engines, pools
+	f.known = next
 	return out
 }
 
-// keep takes key's state from the new map, else from the old, else a new one.
-func keep[T any](fresh, old map[string]*T, key string) *T {
-	v := fresh[key]
+// backend joins a spec with the state that its engine has.
+func (f *Fleet) backend(next registry, s Spec) *Backend {
+	if s.Weight == 0 {
+		s.Weight = 1
+	}
+	s.Health = s.Health.withDefaults()
+	url, rules := s.URL.String(), breakerRules{failures: s.Health.BreakerFailures, open: s.Health.BreakerOpen}
+	return &Backend{
+		Spec:    s,
+		live:    keep(next.engines, f.known.engines, url, newLive),
+		breaker: keep(next.breakers, f.known.breakers, breakerKey{url, rules}, func() *breaker { return newBreaker(rules) }),
+		window:  keep(next.windows, f.known.windows, windowKey{url, s.Health.Window}, func() *outcomeWindow { return &outcomeWindow{} }),
+	}
+}
+
+// keep takes key's state from the next registry, else from the old, else makes it.
+func keep[K comparable, T any](next, old map[K]*T, key K, make func() *T) *T {
+	v := next[key]
 	if v == nil {
 		v = old[key]
 	}
 	if v == nil {
-		v = new(T)
+		v = make()
 	}
-	fresh[key] = v
+	next[key] = v
 	return v
 }

@@ -61,7 +61,7 @@ const (
 	// Fault: the backend caused a failure: dial, reset, 5xx, timeout, abort.
 	Fault
 	// Overloaded: the backend refused for load (429). It weighs on the choice
-	// but never ejects.
+	// but never ejects; it only fails to end an ejection.
 	Overloaded
 	// Dropped: the end says nothing of the backend: the client left, or the
 	// gateway ended it.
@@ -95,9 +95,12 @@ type health struct {
 	fails, oks int
 	down       bool
 
+	// epoch rises when the backend is ejected and when it comes back. What
+	// began in another epoch says nothing of this one.
+	epoch int
+
 	// passive ejection
-	consecutive  int
-	window       outcomeWindow
+	consecutive  int       // failures in a row in this epoch
 	ejections    int       // how often ejected in a row: the back-off
 	ejectedUntil time.Time // zero when in rotation
 	probing      bool      // the one real probe request of a probation is out
@@ -129,7 +132,8 @@ func (b *Backend) Probe(now time.Time, ok bool) (changed bool) {
 	if ok {
 		h.oks, h.fails = h.oks+1, 0
 		if h.down && h.oks >= b.Health.Healthy {
-			h.down, h.returned, changed = false, now, true
+			h.down, changed = false, true
+			b.comeBack(now)
 		}
 		return changed
 	}
@@ -138,6 +142,18 @@ func (b *Backend) Probe(now time.Time, ok bool) (changed bool) {
 		h.down, changed = true, true
 	}
 	return changed
+}
+
+// nextEpoch makes what began before count for nothing. Called with mu held.
+func (b *Backend) nextEpoch() {
+	b.health.epoch++
+	b.health.consecutive = 0
+}
+
+// comeBack starts the slow start. Called with mu held.
+func (b *Backend) comeBack(now time.Time) {
+	b.nextEpoch()
+	b.health.returned = now
 }
 
 // rampedWeight is the configured weight, reduced while the backend ramps up.
@@ -151,54 +167,52 @@ func (b *Backend) rampedWeight(now time.Time) float64 {
 	return b.Weight * min(max(share, slowStartFloor), 1)
 }
 
-// record counts an outcome and says whether it calls for ejection and why.
+// record counts an outcome and returns why it calls for ejection, if it does.
 // Called with mu held.
-func (b *Backend) record(now time.Time, c Class) (eject bool, reason string) {
+func (b *Backend) record(now time.Time, c Class) (reason string) {
 	h := &b.health
-	switch c {
-	case Served:
+	if c != Served && c != Fault {
+		return ""
+	}
+	b.window.add(now, b.Health.Window, h.epoch, c == Fault)
+	if c == Served {
 		h.consecutive = 0
-		h.window.add(now, b.Health.Window, false)
-		return false, ""
-	case Fault:
-		h.consecutive++
-		h.window.add(now, b.Health.Window, true)
-		b.load.penalise(now)
-	case Overloaded:
-		b.load.penalise(now)
-		return false, ""
-	default:
-		return false, ""
+		return ""
 	}
+	h.consecutive++
 	if h.consecutive >= b.Health.Consecutive {
-		return true, "consecutive"
+		return "consecutive"
 	}
-	total, failed := h.window.sum(now, b.Health.Window)
+	total, failed := b.window.sum(now, b.Health.Window, h.epoch)
 	if total >= b.Health.MinRequests && float64(failed) >= b.Health.FailureRate*float64(total) {
-		return true, "failure_rate"
+		return "failure_rate"
 	}
-	return false, ""
+	return ""
 }
 
-// eject takes the backend out for a growing time. Called with mu held.
+// eject takes the backend out for a time that grows with each ejection, until
+// it has stayed in rotation for as long as its longest one. Called with mu
+// held.
 func (b *Backend) eject(now time.Time) {
 	h := &b.health
+	if b.state(now) == Up && now.Sub(h.returned) >= b.Health.MaxEjection {
+		h.ejections = 0
+	}
 	h.ejections++
 	length := min(time.Duration(h.ejections)*b.Health.Ejection, b.Health.MaxEjection)
 	if until := now.Add(length); until.After(h.ejectedUntil) {
 		h.ejectedUntil = until
 	}
-	h.consecutive = 0
-	h.window = outcomeWindow{}
+	b.nextEpoch()
 }
 
 // settleProbation decides on the one real request sent in probation. Called with mu held.
 func (b *Backend) settleProbation(now time.Time, c Class) (ejected bool) {
-	h := &b.health
-	h.probing = false
+	b.health.probing = false
 	switch c {
 	case Served:
-		h.ejectedUntil, h.returned = time.Time{}, now
+		b.health.ejectedUntil = time.Time{}
+		b.comeBack(now)
 	case Fault, Overloaded:
 		b.eject(now)
 		return true
@@ -206,26 +220,21 @@ func (b *Backend) settleProbation(now time.Time, c Class) (ejected bool) {
 	return false
 }
 
-// forgive forgets the back-off once a backend has stayed in rotation for as
-// long as its longest ejection. Called with mu held.
-func (b *Backend) forgive(now time.Time) {
-	h := &b.health
-	if h.ejections > 0 && h.ejectedUntil.IsZero() && !h.returned.IsZero() &&
-		now.Sub(h.returned) >= b.Health.MaxEjection {
-		h.ejections = 0
-	}
-}
-
-// outcomeWindow counts outcomes over a sliding window of ten slices.
+// outcomeWindow counts the outcomes of one epoch over a sliding window of ten
+// slices.
 type outcomeWindow struct {
+	epoch  int
 	slices [10]struct {
 		slot          int64
 		total, failed int
 	}
 }
 
-func (w *outcomeWindow) add(now time.Time, window time.Duration, failed bool) {
-	slot := slotOf(now, window)
+func (w *outcomeWindow) add(now time.Time, length time.Duration, epoch int, failed bool) {
+	if w.epoch != epoch {
+		*w = outcomeWindow{epoch: epoch}
+	}
+	slot := slotOf(now, length)
 	s := &w.slices[(slot%10+10)%10]
 	if s.slot != slot {
 		s.slot, s.total, s.failed = slot, 0, 0
@@ -236,8 +245,11 @@ func (w *outcomeWindow) add(now time.Time, window time.Duration, failed bool) {
 	}
 }
 
-func (w *outcomeWindow) sum(now time.Time, window time.Duration) (total, failed int) {
-	slot := slotOf(now, window)
+func (w *outcomeWindow) sum(now time.Time, length time.Duration, epoch int) (total, failed int) {
+	if w.epoch != epoch {
+		return 0, 0
+	}
+	slot := slotOf(now, length)
 	for i := range w.slices {
 		if s := &w.slices[i]; s.slot > slot-10 && s.slot <= slot {
 			total += s.total
@@ -247,6 +259,6 @@ func (w *outcomeWindow) sum(now time.Time, window time.Duration) (total, failed 
 	return total, failed
 }
 
-func slotOf(now time.Time, window time.Duration) int64 {
-	return now.UnixNano() / max(int64(window)/10, 1)
+func slotOf(now time.Time, length time.Duration) int64 {
+	return now.UnixNano() / max(int64(length)/10, 1)
 }

@@ -21,8 +21,7 @@ type Load struct {
 	Penalty       float64 // recent failures, decayed; each weighs as one more request in flight
 
 	// TTFT is the peak-EWMA of upstream TTFT: it jumps to a sample above it
-	// and decays towards samples below it, and towards 0 without samples. 0
-	// before the first sample.
+	// and decays from there until the next. 0 before the first sample.
 	TTFT time.Duration
 }
 
@@ -131,24 +130,23 @@ func (l *load) expire(now time.Time) {
 // reconcile drops held prefill that the engine's numbers leave no room for:
 // what it runs and queues, less the gateway's own requests, is the most that
 // can still be work of clients that left. Only prefill abandoned before the
-// scrape began is judged by it.
+// scrape began is judged by it, the oldest first.
 func (l *load) reconcile(s Signals) {
-	if math.IsNaN(s.Running) || math.IsNaN(s.Waiting) {
+	busy := s.Running + s.Waiting
+	if math.IsNaN(busy) {
 		return
 	}
-	own := min(s.OwnInFlight, l.inFlight)
-	room := max(int(s.Running+s.Waiting)-own, 0)
 	judged := 0
 	for _, h := range l.held {
 		if h.since.Before(s.Began) {
 			judged++
 		}
 	}
-	release := max(judged-room, 0)
+	room := max(busy-float64(min(s.OwnInFlight, l.inFlight)), 0)
 	kept := l.held[:0]
 	for _, h := range l.held {
-		if release > 0 && h.since.Before(s.Began) {
-			release--
+		if float64(judged) > room && h.since.Before(s.Began) {
+			judged--
 			continue
 		}
 		kept = append(kept, h)
@@ -165,36 +163,34 @@ func (l *load) penaltyNow(now time.Time) float64 {
 	if l.penalty == 0 {
 		return 0
 	}
-	p := l.penalty * math.Exp2(-now.Sub(l.penaltyAt).Seconds()/penaltyHalfLife.Seconds())
+	age := max(now.Sub(l.penaltyAt), 0) // callers' clocks may be read in another order than they get here
+	p := l.penalty * math.Exp2(-age.Seconds()/penaltyHalfLife.Seconds())
 	if p < 0.01 {
 		return 0
 	}
 	return p
 }
 
-// peakEWMA follows Finagle's rule: a sample above the estimate replaces it,
-// one below moves it by the time passed since the last sample.
+// peakEWMA is Finagle's peak-EWMA as a balancer sees it that reads it at every
+// choice: a sample above the estimate replaces it; otherwise the estimate goes
+// on decaying, so that a backend that was slow once is tried again.
 type peakEWMA struct {
-	value  time.Duration
-	stamp  time.Time
-	primed bool
+	value time.Duration // at stamp
+	stamp time.Time
 }
 
 func (e *peakEWMA) observe(now time.Time, sample time.Duration) {
-	switch {
-	case !e.primed || sample >= e.value:
-		e.value = sample
-	default:
-		keep := math.Exp(-now.Sub(e.stamp).Seconds() / ttftTau.Seconds())
-		e.value = time.Duration(float64(e.value)*keep + float64(sample)*(1-keep))
+	if sample >= e.at(now) {
+		e.value, e.stamp = sample, now
 	}
-	e.stamp, e.primed = now, true
 }
 
-// at is the estimate at now. It decays while no samples come, so that a
-// backend that was slow once is tried again.
 func (e *peakEWMA) at(now time.Time) time.Duration {
-	return time.Duration(float64(e.value) * math.Exp(-now.Sub(e.stamp).Seconds()/ttftTau.Seconds()))
+	if e.value == 0 {
+		return 0
+	}
+	age := max(now.Sub(e.stamp), 0)
+	return time.Duration(float64(e.value) * math.Exp(-age.Seconds()/ttftTau.Seconds()))
 }
 
 // prefillRate is seconds of TTFT per prompt token over recent requests.

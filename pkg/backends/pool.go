@@ -26,9 +26,10 @@ type claims struct {
 // the choice.
 type Candidate struct {
 	Backend *Backend
+	Index   int // its place in Pool.Backends
 	Load    Load
-	Weight  float64 // capacity, reduced during slow start; > 0
-	Signals Signals
+	Weight  float64  // capacity, reduced during slow start; > 0
+	Signals *Signals // never nil; not to be changed
 }
 
 // ErrNoBackend says that no backend of the pool may be given work.
@@ -37,7 +38,7 @@ var ErrNoBackend = errors.New("no backend available")
 // Unavailable is the error of a claim that found nobody; it wraps ErrNoBackend.
 type Unavailable struct {
 	Model string
-	// Saturated: backends are in rotation, but each is at its in-flight cap.
+	// Saturated: there are backends in rotation, but their in-flight caps are reached.
 	Saturated bool
 	// RetryAfter is when trying again may help.
 	RetryAfter time.Duration
@@ -53,19 +54,21 @@ func (u *Unavailable) Error() string {
 // Unwrap makes errors.Is(err, ErrNoBackend) true.
 func (u *Unavailable) Unwrap() error { return ErrNoBackend }
 
-// Claim is one counted attempt on one backend. It must be ended exactly once
-// by End. It is not safe for concurrent use; Router leases make it so.
+// Claim is one counted attempt on one backend. It must be ended by End. It is
+// safe for concurrent use.
 type Claim struct {
 	Backend *Backend
 	// Probe says the attempt is the one real request that decides on a
 	// backend in probation.
 	Probe bool
 
-	pool     *Pool
-	work     Work
-	begun    time.Time
-	sawToken bool
-	breaker  func(error)
+	pool    *Pool
+	work    Work
+	begun   time.Time
+	epoch   int
+	breaker func(error)
+
+	sawToken, ended bool // guarded by the backend's mu
 }
 
 // Claim chooses a backend and counts the work on it in one critical section,
@@ -77,64 +80,92 @@ func (p *Pool) Claim(now time.Time, w Work, tried []*Backend, choose func([]Cand
 	p.claims.mu.Lock()
 	defer p.claims.mu.Unlock()
 
-	if len(tried) == 0 {
-		if c := p.claimProbation(now, w); c != nil {
+	s := p.survey(now, tried, false)
+	if s.due != nil && len(tried) == 0 {
+		if c := p.take(now, w, s.due, true); c != nil {
 			return c, nil
 		}
 	}
-	cands := p.candidates(now, tried)
-	for len(cands) > 0 {
-		i := choose(cands)
-		if c := p.count(now, w, cands[i].Backend); c != nil {
+	if len(s.free) == 0 && s.rotating == 0 {
+		s = p.survey(now, tried, true)
+	}
+	for len(s.free) > 0 {
+		i := choose(s.free)
+		if c := p.take(now, w, s.free[i].Backend, false); c != nil {
 			return c, nil
 		}
-		cands = append(cands[:i], cands[i+1:]...) // its breaker's one probe is out
+		s.free = append(s.free[:i], s.free[i+1:]...) // another model was quicker
 	}
-	return nil, p.unavailable(now, tried)
+	return nil, s.unavailable(p.Model)
 }
 
-// candidates lists who may be chosen: the healthy, or, when nobody is left in
-// rotation, everyone who is not draining.
-func (p *Pool) candidates(now time.Time, tried []*Backend) []Candidate {
-	cands := p.filter(now, tried, func(b *Backend) bool { return b.state(now) == Up })
-	if len(cands) == 0 && !p.anyUp(now) {
-		cands = p.filter(now, tried, func(b *Backend) bool { return !b.Draining })
-	}
-	return cands
+// survey is what one look at a pool's backends finds.
+type survey struct {
+	free     []Candidate   // in rotation and able to take one more
+	due      *Backend      // its probation waits for the one real request
+	rotating int           // in rotation: not draining, down, ejected, or behind an open breaker
+	full     int           // of these, at their in-flight cap
+	retry    time.Duration // shortest time a breaker stays open; 0: none is
 }
 
-func (p *Pool) filter(now time.Time, tried []*Backend, in func(*Backend) bool) []Candidate {
-	out := p.claims.buf[:0]
-	for _, b := range p.Backends {
-		if contains(tried, b) {
-			continue
-		}
+// survey lists who may be chosen: the healthy, or everyone who is not
+// draining. The list is valid until the next survey.
+func (p *Pool) survey(now time.Time, tried []*Backend, everyone bool) survey {
+	s := survey{free: p.claims.buf[:0]}
+	for i, b := range p.Backends {
 		b.mu.Lock()
-		b.forgive(now)
-		if in(b) && !b.full() && !b.breaker.isOpen() {
-			out = append(out, Candidate{
-				Backend: b,
-				Load:    b.load.snapshot(now),
-				Weight:  b.rampedWeight(now),
-				Signals: b.signals,
+		s.add(now, i, b, everyone, contains(tried, b))
+		b.mu.Unlock()
+	}
+	p.claims.buf = s.free
+	return s
+}
+
+// add is called with b.mu held.
+func (s *survey) add(now time.Time, i int, b *Backend, everyone, tried bool) {
+	state, full := b.state(now), b.full()
+	switch {
+	case b.breaker.refuses():
+		if s.retry == 0 || b.Health.BreakerOpen < s.retry {
+			s.retry = b.Health.BreakerOpen
+		}
+	case state == Up || everyone && state != Draining:
+		s.rotating++
+		if full {
+			s.full++
+		} else if !tried {
+			s.free = append(s.free, Candidate{
+				Backend: b, Index: i, Load: b.load.snapshot(now), Weight: b.rampedWeight(now), Signals: b.signals,
 			})
 		}
-		b.mu.Unlock()
+	case state == Probation && !b.health.probing && !full && s.due == nil:
+		s.due = b
 	}
-	p.claims.buf = out
-	return out
 }
 
-func (p *Pool) anyUp(now time.Time) bool {
-	for _, b := range p.Backends {
-		b.mu.Lock()
-		up := b.state(now) == Up
-		b.mu.Unlock()
-		if up {
-			return true
-		}
+func (s *survey) unavailable(model string) *Unavailable {
+	u := &Unavailable{Model: model, Saturated: s.full > 0, RetryAfter: time.Second}
+	if s.rotating == 0 && s.retry > 0 {
+		u.RetryAfter = s.retry
 	}
-	return false
+	return u
+}
+
+// take counts the work on b. It returns nil when b has no place left for it:
+// engines that models share are not held still by one pool's lock.
+func (p *Pool) take(now time.Time, w Work, b *Backend, probe bool) *Claim {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.full() || probe && (b.health.probing || b.state(now) != Probation) {
+		return nil
+	}
+	done, ok := b.breaker.allow()
+	if !ok {
+		return nil
+	}
+	b.load.begin(w)
+	b.health.probing = b.health.probing || probe
+	return &Claim{Backend: b, Probe: probe, pool: p, work: w, begun: now, epoch: b.health.epoch, breaker: done}
 }
 
 func contains(list []*Backend, b *Backend) bool {
@@ -151,66 +182,18 @@ func (b *Backend) full() bool {
 	return b.MaxInFlight > 0 && b.load.inFlight >= b.MaxInFlight
 }
 
-// claimProbation gives a backend whose ejection is over its one real request.
-func (p *Pool) claimProbation(now time.Time, w Work) *Claim {
-	for _, b := range p.Backends {
-		b.mu.Lock()
-		due := b.state(now) == Probation && !b.health.probing && !b.full()
-		b.mu.Unlock()
-		if !due {
-			continue
-		}
-		if c := p.count(now, w, b); c != nil {
-			b.mu.Lock()
-			b.health.probing = true
-			b.mu.Unlock()
-			c.Probe = true
-			return c
-		}
-	}
-	return nil
-}
-
-// count passes the breaker and counts the work; nil when the breaker refuses.
-func (p *Pool) count(now time.Time, w Work, b *Backend) *Claim {
+// FirstToken gives the prefill share back and teaches the backend's TTFT
+// (attempt sent to first token). Only the first call counts, and none after
+// End.
+func (c *Claim) FirstToken(now time.Time) {
+	b := c.Backend
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	done, ok := b.breaker.allow()
-	if !ok {
-		return nil
-	}
-	b.load.begin(w)
-	return &Claim{Backend: b, pool: p, work: w, begun: now, breaker: done}
-}
-
-func (p *Pool) unavailable(now time.Time, tried []*Backend) error {
-	u := &Unavailable{Model: p.Model, RetryAfter: time.Second}
-	open := false
-	for _, b := range p.Backends {
-		b.mu.Lock()
-		if !b.Draining && b.full() {
-			u.Saturated = true
-		}
-		open = open || b.breaker.isOpen()
-		b.mu.Unlock()
-	}
-	if open && !u.Saturated {
-		u.RetryAfter = p.Backends[0].Health.BreakerOpen
-	}
-	return u
-}
-
-// FirstToken gives the prefill share back and teaches the backend's TTFT
-// (attempt sent to first token). Further calls do nothing.
-func (c *Claim) FirstToken(now time.Time) {
-	if c.sawToken {
+	if c.sawToken || c.ended {
 		return
 	}
 	c.sawToken = true
 	ttft := now.Sub(c.begun)
-	b := c.Backend
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.load.firstToken(c.work)
 	b.load.ttft.observe(now, ttft)
 	b.load.prefillRate.observe(ttft, c.work.PromptTokens)
@@ -222,64 +205,77 @@ type Ejection struct {
 	Reason  string // consecutive, failure_rate, probation
 }
 
-// End gives back what the claim still counts and records the outcome.
+// End gives back what the claim still counts and records the outcome. Only
+// the first call counts.
 func (c *Claim) End(now time.Time, o Outcome) Ejection {
-	c.pool.claims.mu.Lock() // the ceiling on ejections is judged over the pool
-	defer c.pool.claims.mu.Unlock()
-	eject, reason := c.settle(now, o)
-	if !eject || !c.pool.mayEject(now, c.Backend) {
-		return Ejection{Ejected: reason == probationFailed, Reason: reason}
+	reason, wanted := c.settle(now, o)
+	if wanted && !c.pool.eject(now, c.Backend) {
+		reason = ""
 	}
-	b := c.Backend
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.eject(now)
-	return Ejection{Ejected: true, Reason: reason}
+	return Ejection{Ejected: reason != "", Reason: reason}
 }
 
-const probationFailed = "probation"
-
-// settle does what concerns the backend alone, and says whether the pool
-// should eject it. A backend out of rotation is not ejected again by requests
-// that were still running there.
-func (c *Claim) settle(now time.Time, o Outcome) (eject bool, reason string) {
+// settle does what concerns the backend alone and returns why it is ejected;
+// if only wanted, the pool has to agree.
+func (c *Claim) settle(now time.Time, o Outcome) (reason string, wanted bool) {
 	b := c.Backend
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if c.ended {
+		return "", false
+	}
+	c.ended = true
 	b.load.end(now, c.work, c.sawToken, o.ClientLeft, c.begun)
 	if c.breaker != nil {
 		c.breaker(verdict(o.Class))
 	}
-	eject, reason = b.record(now, o.Class)
-	if c.Probe {
+	current := c.epoch == b.health.epoch
+	if (current || c.Probe) && (o.Class == Fault || o.Class == Overloaded) {
+		b.load.penalise(now)
+	}
+	switch {
+	case c.Probe:
 		if b.settleProbation(now, o.Class) {
-			return false, probationFailed
+			reason = "probation"
 		}
-		return false, ""
+	case current:
+		reason = b.record(now, o.Class)
+		wanted = reason != ""
 	}
-	if b.state(now) != Up {
-		return false, ""
-	}
-	return eject, reason
+	return reason, wanted
 }
 
-// mayEject holds the ceiling: the ejected backends, counting this one, stay
-// within MaxEjected of the pool (but one may always go), and small pools
-// eject nobody. One backend is locked at a time, since pools share engines.
-func (p *Pool) mayEject(now time.Time, b *Backend) bool {
-	if len(p.Backends) < b.Health.MinHosts || b.Health.MaxEjected < 0 {
-		return false
-	}
-	out := 1
+// eject takes b out if that keeps the ceiling: the ejected backends, counting
+// this one, stay within MaxEjected of the pool (but one may always go), and
+// small pools eject nobody. Backends that are draining or down are no part of
+// the pool here. One backend is locked at a time, since pools share engines.
+func (p *Pool) eject(now time.Time, b *Backend) bool {
+	p.claims.mu.Lock()
+	defer p.claims.mu.Unlock()
+	hosts, out := 1, 1
 	for _, other := range p.Backends {
 		if other.Same(b) {
 			continue
 		}
 		other.mu.Lock()
-		if s := other.state(now); s == Ejected || s == Probation {
-			out++
-		}
+		state := other.state(now)
 		other.mu.Unlock()
+		switch state {
+		case Ejected, Probation:
+			hosts, out = hosts+1, out+1
+		case Up:
+			hosts++
+		}
 	}
-	return out <= max(1, int(b.Health.MaxEjected*float64(len(p.Backends))))
+	allowed := max(1, int(b.Health.MaxEjected*float64(hosts)))
+	if hosts < b.Health.MinHosts || b.Health.MaxEjected < 0 || out > allowed {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state(now) != Up { // another model of the engine was quicker
+		return false
+	}
+	b.eject(now)
+	return true
 }

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -17,7 +20,8 @@ import (
 )
 
 // Signals is what one scrape of an engine's own metrics said, in one form for
-// all engine kinds. A value the engine does not report is NaN, never 0.
+// all engine kinds. A value the engine does not report is NaN, never 0: begin
+// with UnknownSignals to build one.
 type Signals struct {
 	Began time.Time // the scrape was sent
 	At    time.Time // its answer was read; zero before the first scrape
@@ -55,26 +59,27 @@ func UnknownSignals() Signals {
 // ErrNoSignals says that a scrape held none of the engine kind's metrics.
 var ErrNoSignals = errors.New("no known metric in the scrape")
 
-const maxScrape = 16 << 20 // bytes of one scrape that are read at most
+const (
+	maxScrape = 16 << 20 // bytes of one scrape that are read at most
+	maxLine   = 1 << 20  // bytes of one line
+	maxValue  = 1e18     // more than an engine counts
+)
 
 // ParseSignals reads Prometheus text as an engine of the given kind prints
 // it. Counts are summed over an engine's data-parallel series and ratios
-// averaged; tensor- and pipeline-parallel ranks repeat one number and count
-// once.
+// averaged; the ranks of one shard repeat its number and count once. Values
+// that cannot be (negative, infinite) are unknown. Without any value the
+// error wraps ErrNoSignals.
 func ParseSignals(kind Kind, r io.Reader) (Signals, error) {
 	s := UnknownSignals()
-	text, err := io.ReadAll(io.LimitReader(r, maxScrape))
+	fields := fieldsOf(kind)
+	series, err := readSeries(r, fields)
 	if err != nil {
 		return s, fmt.Errorf("read metrics: %w", err)
 	}
-	fields := fieldsOf(kind)
-	families, err := parseOnly(unquote(text), fields)
-	if err != nil {
-		return s, fmt.Errorf("parse metrics: %w", err)
-	}
 	found := false
 	for _, f := range fields {
-		v, ok := f.read(families)
+		v, ok := f.read(series[underscored(f.name)])
 		if !ok {
 			continue
 		}
@@ -93,15 +98,6 @@ func ParseSignals(kind Kind, r io.Reader) (Signals, error) {
 	return s, nil
 }
 
-// unquote undoes a llama.cpp build that sent its metrics as one JSON string.
-func unquote(text []byte) []byte {
-	var inner string
-	if len(text) > 0 && text[0] == '"' && json.Unmarshal(text, &inner) == nil {
-		return []byte(inner)
-	}
-	return text
-}
-
 // field is one metric that feeds one value of Signals. Fields of one value
 // are tried in order and the first that exists wins; later ones add to it
 // where add is set.
@@ -109,7 +105,8 @@ type field struct {
 	name  string // as exposed; ':' and '_' after the engine's prefix are the same
 	label string // if set, only series with this label value count
 	value string
-	ratio bool // averaged over series instead of summed
+	parts string // label that is empty on a total and set on the parts of it
+	ratio bool   // in 0..1, and averaged over series instead of summed
 	add   bool
 	dst   func(*Signals) *float64
 }
@@ -145,8 +142,8 @@ func fieldsOf(kind Kind) []field {
 		)
 	case SGLang:
 		return append(process,
-			field{name: "sglang:num_running_reqs", dst: running},
-			field{name: "sglang:num_queue_reqs", dst: waiting},
+			field{name: "sglang:num_running_reqs", parts: "priority", dst: running},
+			field{name: "sglang:num_queue_reqs", parts: "priority", dst: waiting},
 			field{name: "sglang:num_grammar_queue_reqs", dst: waiting, add: true},
 			field{name: "sglang:token_usage", ratio: true, dst: kvUse},
 			field{name: "sglang:cached_tokens_total", dst: prefixHits},
@@ -157,8 +154,7 @@ func fieldsOf(kind Kind) []field {
 		return append(process,
 			field{name: "tgi_batch_current_size", dst: running},
 			field{name: "tgi_queue_size", dst: waiting},
-			field{name: "tgi_request_skipped_tokens", dst: prefixHits},
-			field{name: "tgi_request_input_length", dst: prefixQueries},
+			// tgi_request_skipped_tokens is about speculation, not the cache.
 		)
 	case TRTLLM:
 		return append(process,
@@ -186,18 +182,24 @@ func fieldsOf(kind Kind) []field {
 	}
 }
 
-// parseOnly parses the families that fields name and skips every other line,
-// histograms' buckets above all: they are most of an engine's text.
-func parseOnly(text []byte, fields []field) (map[string]*dto.MetricFamily, error) {
-	wanted := map[string]bool{}
+// readSeries returns the series that fields name, by underscored name. It
+// drops every other line before parsing, histograms above all: they are most
+// of an engine's text.
+func readSeries(r io.Reader, fields []field) (map[string][]*dto.Metric, error) {
+	wanted := make(map[string]bool, len(fields))
 	for _, f := range fields {
-		wanted[normal(f.name)] = true
+		wanted[underscored(f.name)] = true
+	}
+	limited := &io.LimitedReader{R: r, N: maxScrape + 1}
+	text, err := unquote(bufio.NewReader(limited))
+	if err != nil {
+		return nil, err
 	}
 	var kept bytes.Buffer
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxScrape)
+	lines := bufio.NewScanner(text)
+	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		if line := lines.Bytes(); wants(wanted, line) {
+		if line := lines.Bytes(); isWanted(wanted, line) {
 			kept.Write(line)
 			kept.WriteByte('\n')
 		}
@@ -205,124 +207,113 @@ func parseOnly(text []byte, fields []field) (map[string]*dto.MetricFamily, error
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
+	if limited.N == 0 {
+		return nil, fmt.Errorf("longer than %d MiB", maxScrape>>20)
+	}
+	return parse(&kept)
+}
+
+// unquote undoes a llama.cpp build that sent its metrics as one JSON string.
+func unquote(r *bufio.Reader) (io.Reader, error) {
+	if first, err := r.Peek(1); err != nil || first[0] != '"' {
+		return r, nil // an error comes again with the next read
+	}
+	var text string
+	if err := json.NewDecoder(r).Decode(&text); err != nil {
+		return nil, err
+	}
+	return strings.NewReader(text), nil
+}
+
+// isWanted reports whether line is a sample of a wanted series. It brings the
+// name into the form of underscored on the way.
+func isWanted(wanted map[string]bool, line []byte) bool {
+	end := bytes.IndexAny(line, "{ \t")
+	if end <= 0 {
+		return false
+	}
+	name := line[:end]
+	if i := bytes.IndexByte(name, ':'); i >= 0 {
+		name[i] = '_'
+	}
+	return wanted[string(name)]
+}
+
+// underscored maps an exporter's "sglang:x" and "sglang_x" to one spelling.
+func underscored(name string) string { return strings.Replace(name, ":", "_", 1) }
+
+// parse reads samples without TYPE lines.
+func parse(text io.Reader) (map[string][]*dto.Metric, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	parsed, err := parser.TextToMetricFamilies(&kept)
+	families, err := parser.TextToMetricFamilies(text)
 	if err != nil {
 		return nil, err
 	}
-	families := make(map[string]*dto.MetricFamily, len(parsed))
-	for name, f := range parsed {
-		families[normal(name)] = f
+	series := make(map[string][]*dto.Metric, len(families))
+	for name, f := range families {
+		series[name] = f.GetMetric()
 	}
-	return families, nil
+	return series, nil
 }
 
-// wants keeps samples of the wanted families, their _sum and _count, and
-// their TYPE lines.
-func wants(wanted map[string]bool, line []byte) bool {
-	if rest, ok := bytes.CutPrefix(line, []byte("# TYPE ")); ok {
-		line = rest
-	}
-	end := bytes.IndexAny(line, "{ \t")
-	if end <= 0 || line[0] == '#' {
-		return false
-	}
-	name := normal(string(line[:end]))
-	if wanted[name] {
-		return true
-	}
-	for _, suffix := range []string{"_sum", "_count"} {
-		if n, ok := bytes.CutSuffix([]byte(name), []byte(suffix)); ok && wanted[string(n)] {
-			return true
-		}
-	}
-	return false
-}
-
-// normal maps an exporter's "sglang_x" and "sglang:x" to one spelling.
-func normal(name string) string {
-	b := []byte(name)
-	if i := bytes.IndexByte(b, ':'); i >= 0 {
-		b[i] = '_'
-	}
-	return string(b)
-}
-
-func (f field) read(families map[string]*dto.MetricFamily) (float64, bool) {
-	family := families[normal(f.name)]
-	if family == nil {
-		return 0, false
-	}
+// read makes one value of a field's series; ok is false if there is none.
+func (f field) read(series []*dto.Metric) (v float64, ok bool) {
 	shards := map[string]float64{}
-	for _, m := range family.GetMetric() {
-		v, ok := sample(m)
-		if !ok || math.IsNaN(v) || !f.matches(m) {
+	for _, m := range series {
+		x := m.GetUntyped().GetValue()
+		if possible := x >= 0 && x <= maxValue; !possible || !f.counts(m, series) {
 			continue
 		}
 		id := shard(m)
-		if old, seen := shards[id]; !seen || v > old {
-			shards[id] = v
-		}
+		shards[id] = max(shards[id], x)
 	}
 	if len(shards) == 0 {
 		return 0, false
 	}
-	sum := 0.0
-	for _, v := range shards {
-		sum += v
+	for _, id := range slices.Sorted(maps.Keys(shards)) {
+		v += shards[id]
 	}
 	if f.ratio {
-		sum /= float64(len(shards))
+		v = min(v/float64(len(shards)), 1)
 	}
-	return sum, true
+	return v, true
 }
 
-func (f field) matches(m *dto.Metric) bool {
-	if f.label == "" {
+// counts reports whether the series m is one of the field's.
+func (f field) counts(m *dto.Metric, series []*dto.Metric) bool {
+	if f.label != "" && label(m, f.label) != f.value {
+		return false
+	}
+	if f.parts == "" || label(m, f.parts) == "" {
 		return true
 	}
+	isTotal := func(m *dto.Metric) bool { return label(m, f.parts) == "" }
+	return !slices.ContainsFunc(series, isTotal)
+}
+
+// label is the value of m's label, empty if it has none.
+func label(m *dto.Metric, name string) string {
 	for _, l := range m.GetLabel() {
-		if l.GetName() == f.label {
-			return l.GetValue() == f.value
+		if l.GetName() == name {
+			return l.GetValue()
 		}
 	}
-	return false
+	return ""
 }
 
 // shard names the independent part of the engine a series belongs to: all its
-// labels but the ranks of one shard, which repeat the shard's number.
+// labels but the ranks within one shard, which repeat the shard's number.
 func shard(m *dto.Metric) string {
-	var id []byte
-	labels := slices.Clone(m.GetLabel())
-	slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return bytes.Compare([]byte(a.GetName()), []byte(b.GetName())) })
-	for _, l := range labels {
+	var id []string
+	for _, l := range m.GetLabel() {
 		switch l.GetName() {
-		case "tp_rank", "pp_rank", "pid":
+		case "tp_rank", "pp_rank", "moe_ep_rank", "pid":
 		default:
-			id = append(id, l.GetName()...)
-			id = append(id, '=')
-			id = append(id, l.GetValue()...)
-			id = append(id, 0)
+			id = append(id, strconv.Quote(l.GetName())+"="+strconv.Quote(l.GetValue()))
 		}
 	}
-	return string(id)
-}
-
-// sample is the number of a series; of a histogram or summary, its sum.
-func sample(m *dto.Metric) (float64, bool) {
-	switch {
-	case m.GetGauge() != nil:
-		return m.GetGauge().GetValue(), true
-	case m.GetCounter() != nil:
-		return m.GetCounter().GetValue(), true
-	case m.GetUntyped() != nil:
-		return m.GetUntyped().GetValue(), true
-	case m.GetSummary() != nil:
-		return m.GetSummary().GetSampleSum(), true
-	case m.GetHistogram() != nil:
-		return m.GetHistogram().GetSampleSum(), true
-	}
-	return 0, false
+	slices.Sort(id)
+	return strings.Join(id, ",")
 }
 
 // ratioOf turns two cumulative counters into their ratio since the previous
@@ -337,7 +328,7 @@ func (r *ratioOf) update(reported, hits, queries float64) float64 {
 		return reported
 	}
 	switch {
-	case !r.primed || queries < r.queries: // first scrape, or the engine restarted
+	case !r.primed || queries < r.queries || hits < r.hits: // first scrape, or the engine restarted
 		r.last = math.NaN()
 		if queries > 0 {
 			r.last = clamp01(hits / queries)

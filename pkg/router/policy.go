@@ -3,7 +3,6 @@ package router
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
@@ -150,36 +149,26 @@ func draw(rng *rand.Rand, c []backends.Candidate, except int) int {
 // roundRobin is the smooth weighted round-robin known from nginx: each turn
 // every candidate gains its share, and the richest pays the total.
 type roundRobin struct {
-	credit []*credit
-}
-
-type credit struct {
-	backend *backends.Backend
-	value   float64
+	credit []float64 // by index in the pool
 }
 
 func (r *roundRobin) Pick(_ time.Time, _ *Request, c []backends.Candidate) int {
 	best, total := 0, 0.0
-	var richest *credit
 	for i := range c {
 		s := share(&c[i])
 		total += s
-		k := r.of(c[i].Backend)
-		k.value += s
-		if richest == nil || k.value > richest.value {
-			best, richest = i, k
+		*r.of(&c[i]) += s
+		if *r.of(&c[i]) > *r.of(&c[best]) {
+			best = i
 		}
 	}
-	richest.value -= total
+	*r.of(&c[best]) -= total
 	return best
 }
 
-// of returns the credit of b. The list holds the pool's few backends.
-func (r *roundRobin) of(b *backends.Backend) *credit {
-	i := slices.IndexFunc(r.credit, func(k *credit) bool { return k.backend.Same(b) })
-	if i < 0 {
-		r.credit = append(r.credit, &credit{backend: b})
-		i = len(r.credit) - 1
+func (r *roundRobin) of(c *backends.Candidate) *float64 {
+	for len(r.credit) <= c.Index {
+		r.credit = append(r.credit, 0)
 	}
-	return r.credit[i]
+	return &r.credit[c.Index]
 }

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
@@ -36,12 +35,11 @@ func (r *Router) Pool() *backends.Pool { return r.pool }
 // PolicyName is the policy's name in the configuration.
 func (r *Router) PolicyName() string { return r.name }
 
-// Lease is one claimed slot on one backend. Whoever holds it must end it: the
-// first call of Done counts, further ones do nothing, on whatever goroutine.
+// Lease is one claimed slot on one backend. Whoever holds it must end it with
+// Done. It is safe for concurrent use.
 type Lease struct {
 	claim  *backends.Claim
 	policy string
-	done   atomic.Bool
 	begun  time.Time
 }
 
@@ -74,19 +72,12 @@ func (l *Lease) Reason() string {
 func (l *Lease) Begun() time.Time { return l.begun }
 
 // FirstToken ends the lease's prefill share and records the upstream TTFT.
-// Only the first call counts; it must not run at the same time as Done.
-func (l *Lease) FirstToken(now time.Time) {
-	if !l.done.Load() {
-		l.claim.FirstToken(now)
-	}
-}
+// Only the first call counts, and none after Done.
+func (l *Lease) FirstToken(now time.Time) { l.claim.FirstToken(now) }
 
 // Done ends the lease with its outcome and reports whether the outcome
-// ejected the backend. Only the first call counts.
+// ejected the backend. Only the first call counts, on whatever goroutine.
 func (l *Lease) Done(now time.Time, o backends.Outcome) backends.Ejection {
-	if !l.done.CompareAndSwap(false, true) {
-		return backends.Ejection{}
-	}
 	return l.claim.End(now, o)
 }
 
