@@ -67,8 +67,8 @@ type Drain struct {
 // Defaults apply to every model and backend that does not set its own.
 type Defaults struct {
 	// Policy of every model that does not set its own: round-robin, random,
-	// least-inflight, p2c, peak-ewma. Default least-inflight.
-	Policy   string   `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma"`
+	// least-inflight, p2c, peak-ewma, token-load, lmetric, prefix-affinity. Default least-inflight.
+	Policy   string   `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma,token-load,lmetric,prefix-affinity"`
 	Timeouts Timeouts `yaml:"timeouts"`
 	Retry    Retry    `yaml:"retry"`
 	Health   Health   `yaml:"health"`
@@ -84,8 +84,8 @@ type Model struct {
 	Aliases []string `yaml:"aliases,omitempty"`
 	// OwnedBy is what GET /v1/models reports. Default "firsttoken".
 	OwnedBy string `yaml:"owned_by" default:"firsttoken"`
-	// Policy picks a backend: round-robin, random, least-inflight, p2c, peak-ewma. Default least-inflight.
-	Policy string `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma"`
+	// Policy picks a backend: round-robin, random, least-inflight, p2c, peak-ewma, token-load, lmetric, prefix-affinity. Default least-inflight.
+	Policy string `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma,token-load,lmetric,prefix-affinity"`
 	// InjectUsage asks engines for a usage chunk the client did not ask for,
 	// and hides it from the client: auto (all engines but generic), always, never. Default auto.
 	InjectUsage string   `yaml:"inject_usage" default:"auto" enum:"auto,always,never"`

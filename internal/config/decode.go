@@ -29,12 +29,14 @@ type decoder struct {
 	marks  map[string]mark
 	alias  int // depth of aliases being followed
 	copied int // values decoded through aliases
+	// columns adds the column to every error.
+	columns bool
 }
 
 // mark is where the value of a field stands and what the file says there.
 type mark struct {
-	line int
-	raw  string
+	line, column int
+	raw          string
 }
 
 func newDecoder(file string, getenv func(string) (string, bool)) *decoder {
@@ -43,11 +45,16 @@ func newDecoder(file string, getenv func(string) (string, bool)) *decoder {
 
 // fail reports a problem of the field at path.
 func (d *decoder) fail(path, problem, fix string) {
-	d.failAt(d.line(path), path, problem, fix)
+	m := d.nearest(path)
+	d.failAt(&yaml.Node{Line: m.line, Column: m.column}, path, problem, fix)
 }
 
-func (d *decoder) failAt(line int, path, problem, fix string) {
-	e := Error{File: d.file, Line: line, Field: path, Problem: problem, Fix: fix}
+// failAt reports a problem at a place that is no field's value.
+func (d *decoder) failAt(n *yaml.Node, path, problem, fix string) {
+	e := Error{File: d.file, Line: n.Line, Field: path, Problem: problem, Fix: fix}
+	if d.columns {
+		e.Column = n.Column
+	}
 	if len(d.errs) == maxErrors {
 		e = Error{File: d.file, Problem: fmt.Sprintf("has more than %d errors", maxErrors), Fix: "these are the first"}
 	}
@@ -74,10 +81,13 @@ func (d *decoder) has(path string) bool {
 }
 
 // line returns the line of a field, or of the nearest section that holds it.
-func (d *decoder) line(path string) int {
+func (d *decoder) line(path string) int { return d.nearest(path).line }
+
+// nearest returns the mark of a field, or of the nearest section that holds it.
+func (d *decoder) nearest(path string) mark {
 	for {
 		if m, ok := d.marks[path]; ok || path == "" {
-			return m.line
+			return m
 		}
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 	}
@@ -93,7 +103,7 @@ func (d *decoder) decode(n *yaml.Node, path string, r rule, v, holder reflect.Va
 	if !d.admit(n) {
 		return
 	}
-	d.marks[path] = mark{line: n.Line, raw: n.Value}
+	d.marks[path] = mark{line: n.Line, column: n.Column, raw: n.Value}
 	switch {
 	case n.ShortTag() == "!!null":
 		d.fail(path, "has no value", "write one or remove the key")
@@ -114,7 +124,7 @@ func (d *decoder) admit(n *yaml.Node) bool {
 		d.copied++
 	}
 	if d.copied == maxCopied && d.alias > 0 {
-		d.failAt(n.Line, "", "aliases stand for too many values", "write the values out or put them in defaults")
+		d.failAt(n, "", "aliases stand for too many values", "write the values out or put them in defaults")
 	}
 	return !d.done()
 }
@@ -130,7 +140,7 @@ func (d *decoder) section(n *yaml.Node, path string, v reflect.Value) {
 	values, ok := d.entries(n, path, func(key *yaml.Node, at string) bool {
 		known := slices.Contains(names, key.Value)
 		if !known {
-			d.failAt(key.Line, at, "unknown key", suggest(key.Value, names))
+			d.failAt(key, at, "unknown key", suggest(key.Value, names))
 		}
 		return known
 	})
@@ -165,11 +175,11 @@ func (d *decoder) entries(n *yaml.Node, path string, valid func(key *yaml.Node, 
 		at := d.keyPath(path, key.Value)
 		switch first, twice := lines[key.Value]; {
 		case key.Kind != yaml.ScalarNode:
-			d.failAt(key.Line, path, "a key is not plain text", "write a name")
+			d.failAt(key, path, "a key is not plain text", "write a name")
 		case key.ShortTag() == "!!merge":
-			d.failAt(key.Line, path, "merge keys are not supported", "put shared settings in defaults or in the model")
+			d.failAt(key, path, "merge keys are not supported", "put shared settings in defaults or in the model")
 		case twice:
-			d.failAt(key.Line, at, fmt.Sprintf("is already set in line %d", first), "remove one of the two")
+			d.failAt(key, at, fmt.Sprintf("is already set in line %d", first), "remove one of the two")
 		default:
 			lines[key.Value] = key.Line
 			if valid(key, at) {
@@ -223,7 +233,7 @@ func (d *decoder) labels(n *yaml.Node, path string, r rule, v reflect.Value) {
 	values, ok := d.entries(n, path, func(key *yaml.Node, at string) bool {
 		_, f := formats[r.keys].parse(key.Value)
 		if f != nil {
-			d.failAt(key.Line, at, f.about(key.Value), f.fix)
+			d.failAt(key, at, f.about(key.Value), f.fix)
 		}
 		return f == nil
 	})
@@ -279,7 +289,7 @@ func mistyped(n *yaml.Node, r rule, v reflect.Value) *fault {
 	var f *fault
 	switch v.Interface().(type) {
 	case string:
-		if tag != "!!str" {
+		if tag != "!!str" && !(r.number && tag == "!!int") {
 			f = &fault{is: "is " + kindOf(n) + ", not text", fix: "write it in quotes"}
 		}
 		if r.enum != nil && f != nil {

@@ -14,6 +14,7 @@ import (
 type Error struct {
 	File    string // as given to Load or Parse; empty for a flag
 	Line    int    // from 1; 0 when no single line is at fault
+	Column  int    // from 1; 0 when only the line is told
 	Field   string // such as models[0].backends[1].url; may be empty
 	Problem string
 	Fix     string // what to write instead; may be empty
@@ -26,6 +27,9 @@ func (e Error) Error() string {
 		b.WriteString(e.File)
 		if e.Line > 0 {
 			fmt.Fprintf(&b, ":%d", e.Line)
+		}
+		if e.Column > 0 {
+			fmt.Fprintf(&b, ":%d", e.Column)
 		}
 		b.WriteString(": ")
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // field is one key of a section of the file.
@@ -41,6 +42,7 @@ type rule struct {
 	off             bool     // a duration may be "off"
 	empty           bool     // a string may be ""
 	quiet           bool     // errors must not quote the value
+	number          bool     // a string may be written as a whole number
 }
 
 func ruleOf(tag reflect.StructTag) rule {
@@ -49,6 +51,7 @@ func ruleOf(tag reflect.StructTag) rule {
 		format: tag.Get("format"), keys: tag.Get("keys"),
 		required: tag.Get("required") == "yes", off: tag.Get("off") == "yes",
 		empty: tag.Get("empty") == "yes", quiet: tag.Get("quote") == "no",
+		number: tag.Get("number") == "yes",
 	}
 	if list := tag.Get("enum"); list != "" {
 		r.enum = strings.Split(list, ",")
@@ -67,6 +70,8 @@ func (r rule) set(v reflect.Value, text, raw string) *fault {
 		f = setBool(p, text)
 	case *Duration:
 		f = r.setDuration(p, text, raw)
+	case *time.Duration:
+		f = setChecked(p, text, r, parseSpan)
 	case *ByteSize:
 		f = setChecked(p, text, r, parseByteSize)
 	case *int:
@@ -133,7 +138,7 @@ func (r rule) setDuration(p *Duration, text, raw string) *fault {
 }
 
 // setChecked parses text, holds it against the rule's range and stores it.
-func setChecked[T ByteSize | int | float64](p *T, text string, r rule, parse func(string) (T, *fault)) *fault {
+func setChecked[T time.Duration | ByteSize | int | float64](p *T, text string, r rule, parse func(string) (T, *fault)) *fault {
 	n, f := parse(text)
 	if f == nil {
 		f = r.within(float64(n), number(parse))
@@ -145,7 +150,7 @@ func setChecked[T ByteSize | int | float64](p *T, text string, r rule, parse fun
 }
 
 // number lets the bounds of a rule be read like values of the field's type.
-func number[T Duration | ByteSize | int | float64](parse func(string) (T, *fault)) func(string) float64 {
+func number[T Duration | time.Duration | ByteSize | int | float64](parse func(string) (T, *fault)) func(string) float64 {
 	return func(bound string) float64 {
 		n, _ := parse(bound)
 		return float64(n)

@@ -67,6 +67,15 @@ func parseDuration(text, raw string) (Duration, *fault) {
 	return Duration(d), nil
 }
 
+// parseSpan reads a duration that cannot be switched off.
+func parseSpan(text string) (time.Duration, *fault) {
+	d, f := parseDuration(text, text)
+	if f == nil && d == Off {
+		f = &fault{is: "is not allowed here", fix: `write a duration such as "300ms" or "1m30s"`}
+	}
+	return time.Duration(d), f
+}
+
 // ByteSize is a number of bytes, written as 65536, "64KiB" or "64MiB".
 type ByteSize int64
 

@@ -56,6 +56,7 @@ type live struct {
 	signals *Signals // replaced, never changed
 	prefix  ratioOf
 	cpu     rateOf
+	cache   prefixCache
 }
 
 func newLive() *live {
@@ -101,6 +102,9 @@ func (b *Backend) Status(now time.Time) Status {
 func (b *Backend) SetSignals(s Signals) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if s.StartTime != b.signals.StartTime && s.StartTime > 0 && b.signals.StartTime > 0 {
+		b.cache.reset() // the engine was started again
+	}
 	s.PrefixHitRatio = b.prefix.update(s.PrefixHitRatio, s.prefixHits, s.prefixQueries)
 	s.CPU = b.cpu.update(s.At, s.cpuSeconds)
 	b.signals = &s

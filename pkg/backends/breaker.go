@@ -50,6 +50,8 @@ func (br *breaker) state() gobreaker.State {
 	return gobreaker.StateClosed
 }
 
+func (br *breaker) halfOpen() bool { return br.state() == gobreaker.StateHalfOpen }
+
 // refuses reports whether allow would fail: the breaker is open, or half-open
 // with its one probe out.
 func (br *breaker) refuses() bool {

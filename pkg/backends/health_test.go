@@ -211,9 +211,8 @@ func TestOutlier(t *testing.T) {
 				t.Fatal("a second probe went out")
 			}
 		}
-		probe.FirstToken(now)
-		wantState(t, a, now, backends.Probation)
 		probe.End(now, backends.Outcome{Class: backends.Dropped, ClientLeft: true}) // says nothing
+		wantState(t, a, now, backends.Probation)
 		probe = claim(t, p, now, "a")
 		if !probe.Probe {
 			t.Fatal("no new probe after one that said nothing")
@@ -227,6 +226,18 @@ func TestOutlier(t *testing.T) {
 		if c := claim(t, p, after(30), "a"); c.Probe {
 			t.Error("a probe to a backend in rotation")
 		}
+	})
+	t.Run("a first token ends the probation", func(t *testing.T) {
+		p := testPool(specs("ab")...)
+		a := backend(p, "a")
+		eject(t, p, t0, "a")
+		probe := claim(t, p, after(10), "a")
+		probe.FirstToken(after(11))
+		wantState(t, a, after(11), backends.Up)
+		if e := probe.End(after(100), backends.Outcome{Class: backends.Fault}); e.Ejected {
+			t.Errorf("a fault long after the first token: %+v, want it counted like any other", e)
+		}
+		wantState(t, a, after(100), backends.Up)
 	})
 	t.Run("a retry rather fails than goes to one that is out", func(t *testing.T) {
 		p := testPool(specs("ab")...)

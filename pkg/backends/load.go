@@ -7,7 +7,14 @@ import (
 
 // Work is what one request is expected to cost an engine.
 type Work struct {
-	PromptTokens int // estimate of the prompt tokens to prefill
+	PromptTokens int // estimate
+
+	// Blocks are chained hashes of the prompt's blocks of BlockTokens, from
+	// its start: two prompts have the first n in common if they agree so far.
+	// Empty if nothing is known. Not to be changed.
+	Blocks []uint64
+
+	uncached int // prompt tokens the chosen engine has to compute
 }
 
 // Load is the work the gateway itself has on one engine, plus what its
@@ -15,7 +22,7 @@ type Work struct {
 type Load struct {
 	InFlight      int     // attempts whose answer has not ended
 	Prefilling    int     // of these, attempts without a first token
-	PrefillTokens int     // prompt tokens of these
+	PrefillTokens int     // prompt tokens of these that are not in the engine's cache, as far as known
 	Held          int     // attempts whose client left before the first token, the engine perhaps still at work
 	HeldTokens    int     // their prompt tokens
 	Penalty       float64 // recent failures, decayed; each weighs as one more request in flight
@@ -82,12 +89,12 @@ func (l *load) snapshot(now time.Time) Load {
 func (l *load) begin(w Work) {
 	l.inFlight++
 	l.prefilling++
-	l.prefillTokens += w.PromptTokens
+	l.prefillTokens += w.uncached
 }
 
 func (l *load) firstToken(w Work) {
 	l.prefilling--
-	l.prefillTokens -= w.PromptTokens
+	l.prefillTokens -= w.uncached
 }
 
 // end gives back what is still counted. An attempt that never saw a token and
@@ -103,7 +110,7 @@ func (l *load) end(now time.Time, w Work, sawToken, hold bool, begun time.Time) 
 	}
 	expires := begun.Add(l.expectedPrefill(w))
 	if expires.After(now) {
-		l.held = append(l.held, held{tokens: w.PromptTokens, since: now, expires: expires})
+		l.held = append(l.held, held{tokens: w.uncached, since: now, expires: expires})
 	}
 }
 
@@ -113,7 +120,7 @@ func (l *load) expectedPrefill(w Work) time.Duration {
 	if l.ttft.value == 0 {
 		return heldUnknown
 	}
-	byRate := l.prefillRate.estimate(w.PromptTokens)
+	byRate := l.prefillRate.estimate(w.uncached)
 	return min(max(l.ttft.value, byRate, heldMin), heldMax)
 }
 

@@ -28,6 +28,7 @@ type Candidate struct {
 	Backend *Backend
 	Index   int // its place in Pool.Backends
 	Load    Load
+	Cached  int      // prompt tokens of this request that the engine's prefix cache should hold
 	Weight  float64  // capacity, reduced during slow start; > 0
 	Signals *Signals // never nil; not to be changed
 }
@@ -69,6 +70,7 @@ type Claim struct {
 	breaker func(error)
 
 	sawToken, ended bool // guarded by the backend's mu
+	decided         bool // a first token has ended the probation
 }
 
 // Claim chooses a backend and counts the work on it in one critical section,
@@ -80,14 +82,14 @@ func (p *Pool) Claim(now time.Time, w Work, tried []*Backend, choose func([]Cand
 	p.claims.mu.Lock()
 	defer p.claims.mu.Unlock()
 
-	s := p.survey(now, tried, false)
+	s := p.survey(now, w, tried, false)
 	if s.due != nil && len(tried) == 0 {
 		if c := p.take(now, w, s.due, true); c != nil {
 			return c, nil
 		}
 	}
 	if len(s.free) == 0 && s.rotating == 0 {
-		s = p.survey(now, tried, true)
+		s = p.survey(now, w, tried, true)
 	}
 	for len(s.free) > 0 {
 		i := choose(s.free)
@@ -110,11 +112,11 @@ type survey struct {
 
 // survey lists who may be chosen: the healthy, or everyone who is not
 // draining. The list is valid until the next survey.
-func (p *Pool) survey(now time.Time, tried []*Backend, everyone bool) survey {
+func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) survey {
 	s := survey{free: p.claims.buf[:0]}
 	for i, b := range p.Backends {
 		b.mu.Lock()
-		s.add(now, i, b, everyone, contains(tried, b))
+		s.add(now, w, i, b, everyone, contains(tried, b))
 		b.mu.Unlock()
 	}
 	p.claims.buf = s.free
@@ -122,7 +124,7 @@ func (p *Pool) survey(now time.Time, tried []*Backend, everyone bool) survey {
 }
 
 // add is called with b.mu held.
-func (s *survey) add(now time.Time, i int, b *Backend, everyone, tried bool) {
+func (s *survey) add(now time.Time, w Work, i int, b *Backend, everyone, tried bool) {
 	state, full := b.state(now), b.full()
 	switch {
 	case b.breaker.refuses():
@@ -135,7 +137,8 @@ func (s *survey) add(now time.Time, i int, b *Backend, everyone, tried bool) {
 			s.full++
 		} else if !tried {
 			s.free = append(s.free, Candidate{
-				Backend: b, Index: i, Load: b.load.snapshot(now), Weight: b.rampedWeight(now), Signals: b.signals,
+				Backend: b, Index: i, Load: b.load.snapshot(now), Cached: b.cache.tokens(w),
+				Weight: b.rampedWeight(now), Signals: b.signals,
 			})
 		}
 	case state == Probation && !b.health.probing && !full && s.due == nil:
@@ -163,6 +166,8 @@ func (p *Pool) take(now time.Time, w Work, b *Backend, probe bool) *Claim {
 	if !ok {
 		return nil
 	}
+	w.uncached = w.PromptTokens - b.cache.tokens(w)
+	b.cache.insert(w.Blocks)
 	b.load.begin(w)
 	b.health.probing = b.health.probing || probe
 	return &Claim{Backend: b, Probe: probe, pool: p, work: w, begun: now, epoch: b.health.epoch, breaker: done}
@@ -196,7 +201,23 @@ func (c *Claim) FirstToken(now time.Time) {
 	ttft := now.Sub(c.begun)
 	b.load.firstToken(c.work)
 	b.load.ttft.observe(now, ttft)
-	b.load.prefillRate.observe(ttft, c.work.PromptTokens)
+	b.load.prefillRate.observe(ttft, c.work.uncached)
+	c.decide(now)
+}
+
+// decide lets a first token answer for the whole attempt where one attempt is
+// waited for, in probation and behind a half-open breaker: a stream may go on
+// for minutes. Called with the backend's mu held.
+func (c *Claim) decide(now time.Time) {
+	if c.breaker != nil && c.Backend.breaker.halfOpen() {
+		c.breaker(nil)
+		c.breaker = nil
+	}
+	if c.Probe {
+		c.decided = true
+		c.Backend.settleProbation(now, Served)
+		c.epoch = c.Backend.health.epoch
+	}
 }
 
 // Ejection tells what an outcome did to its backend.
@@ -234,7 +255,7 @@ func (c *Claim) settle(now time.Time, o Outcome) (reason string, wanted bool) {
 		b.load.penalise(now)
 	}
 	switch {
-	case c.Probe:
+	case c.Probe && !c.decided:
 		if b.settleProbation(now, o.Class) {
 			reason = "probation"
 		}

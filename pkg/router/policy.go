@@ -30,11 +30,15 @@ const (
 	Random        = "random"
 	P2C           = "p2c"
 	PeakEWMA      = "peak-ewma"
+
+	TokenLoad      = "token-load"
+	LMetric        = "lmetric"
+	PrefixAffinity = "prefix-affinity"
 )
 
 // PolicyNames lists every policy, default first.
 func PolicyNames() []string {
-	return []string{LeastInFlight, RoundRobin, Random, P2C, PeakEWMA}
+	return []string{LeastInFlight, RoundRobin, Random, P2C, PeakEWMA, TokenLoad, LMetric, PrefixAffinity}
 }
 
 // NewPolicy returns a fresh policy by name. src decides ties and draws; the
@@ -50,6 +54,12 @@ func NewPolicy(name string, src rand.Source) (Policy, error) {
 		return twoChoices(rng, inFlightCost), nil
 	case Random:
 		return weightedRandom(rng), nil
+	case TokenLoad:
+		return lowest(rng, tokenCost), nil
+	case LMetric:
+		return lowest(rng, lmetricCost), nil
+	case PrefixAffinity:
+		return prefixAffinity(lowest(rng, tokenCost)), nil
 	case RoundRobin:
 		return &roundRobin{}, nil
 	}
@@ -57,11 +67,11 @@ func NewPolicy(name string, src rand.Source) (Policy, error) {
 }
 
 // cost of giving a candidate one more request; lower is better.
-type cost func(c *backends.Candidate) float64
+type cost func(req *Request, c *backends.Candidate) float64
 
 // inFlightCost is the load a candidate would carry with one request more,
 // in relation to its weight.
-func inFlightCost(c *backends.Candidate) float64 {
+func inFlightCost(_ *Request, c *backends.Candidate) float64 {
 	return (c.Load.Pending() + 1) / c.Weight
 }
 
@@ -76,17 +86,69 @@ const (
 
 // ewmaCost is Finagle's peak-EWMA cost, TTFT × (in flight + 1), over the
 // weight, with recent failures as latency.
-func ewmaCost(c *backends.Candidate) float64 {
+func ewmaCost(_ *Request, c *backends.Candidate) float64 {
 	ttft := max(c.Load.TTFT, ewmaFloor).Seconds() + c.Load.Penalty*failurePenalty.Seconds()
 	return ttft * (float64(c.Load.InFlight+c.Load.Held) + 1) / c.Weight
 }
 
+// pendingTokens are the prompt tokens that a candidate would have to compute
+// before the request's first token: those ahead and its own, less what its
+// prefix cache should hold. Each request in flight weighs as one token, which
+// decides between engines that have none pending.
+func pendingTokens(req *Request, c *backends.Candidate) float64 {
+	own := max(req.PromptTokens-c.Cached, 1)
+	return float64(c.Load.PrefillTokens+c.Load.HeldTokens+own) + c.Load.Pending()
+}
+
+// tokenCost is pending uncached prompt tokens, in relation to the weight.
+func tokenCost(req *Request, c *backends.Candidate) float64 {
+	return pendingTokens(req, c) * (1 + c.Load.Penalty) / c.Weight
+}
+
+// lmetricCost is pending uncached prompt tokens × requests in the batch: long
+// queues count by their tokens, full batches by what they slow down.
+func lmetricCost(req *Request, c *backends.Candidate) float64 {
+	return pendingTokens(req, c) * (c.Load.Pending() + 1) / c.Weight
+}
+
+// affinityBound is how much more than the pool's mean a backend may carry and
+// still be chosen for what it has cached (consistent hashing with bounded
+// loads: Mirrokni, Thorup, Zadimoghaddam 2018).
+const affinityBound = 1.25
+
+// prefixAffinity takes the candidate that has most of the prompt cached,
+// among those whose load is within the bound; where nobody has any of it,
+// otherwise decides.
+func prefixAffinity(otherwise Policy) Policy {
+	return PolicyFunc(func(now time.Time, req *Request, c []backends.Candidate) int {
+		limit := 0.0
+		for i := range c {
+			limit += inFlightCost(req, &c[i])
+		}
+		limit *= affinityBound / float64(len(c))
+		best := -1
+		for i := range c {
+			if c[i].Cached == 0 || inFlightCost(req, &c[i]) > max(limit, 2) {
+				continue
+			}
+			if best < 0 || c[i].Cached > c[best].Cached ||
+				c[i].Cached == c[best].Cached && inFlightCost(req, &c[i]) < inFlightCost(req, &c[best]) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			return best
+		}
+		return otherwise.Pick(now, req, c)
+	})
+}
+
 // lowest takes the candidate of lowest cost; ties are drawn.
 func lowest(rng *rand.Rand, of cost) Policy {
-	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
-		best, bestCost, ties := 0, of(&c[0]), 1
+	return PolicyFunc(func(_ time.Time, req *Request, c []backends.Candidate) int {
+		best, bestCost, ties := 0, of(req, &c[0]), 1
 		for i := 1; i < len(c); i++ {
-			switch k := of(&c[i]); {
+			switch k := of(req, &c[i]); {
 			case k < bestCost:
 				best, bestCost, ties = i, k, 1
 			case k == bestCost:
@@ -102,13 +164,13 @@ func lowest(rng *rand.Rand, of cost) Policy {
 
 // twoChoices draws two distinct candidates by weight and takes the cheaper.
 func twoChoices(rng *rand.Rand, of cost) Policy {
-	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
+	return PolicyFunc(func(_ time.Time, req *Request, c []backends.Candidate) int {
 		if len(c) == 1 {
 			return 0
 		}
 		a := draw(rng, c, -1)
 		b := draw(rng, c, a)
-		if of(&c[b]) < of(&c[a]) {
+		if of(req, &c[b]) < of(req, &c[a]) {
 			return b
 		}
 		return a

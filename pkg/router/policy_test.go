@@ -327,3 +327,33 @@ func simulate(t *testing.T, r *router.Router, rate float64, class backends.Class
 	}
 	return bad, all
 }
+
+// TestWorkPolicies checks the policies that weigh prompt tokens on cases where
+// the best choice is plain.
+func TestWorkPolicies(t *testing.T) {
+	cand := func(pending, inFlight, cached int) backends.Candidate {
+		return backends.Candidate{Weight: 1, Cached: cached, Load: backends.Load{PrefillTokens: pending, InFlight: inFlight}}
+	}
+	for _, tt := range []struct {
+		name, policy string
+		c            []backends.Candidate
+		want         int
+	}{
+		{"fewest pending tokens", router.TokenLoad, []backends.Candidate{cand(5000, 1, 0), cand(100, 9, 0)}, 1},
+		{"the cache counts", router.TokenLoad, []backends.Candidate{cand(0, 1, 0), cand(500, 1, 900)}, 1},
+		{"batch size counts", router.LMetric, []backends.Candidate{cand(1000, 2, 0), cand(800, 9, 0)}, 0},
+		{"cached prefix first", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(900, 1, 512), cand(0, 1, 256)}, 1},
+		{"unless it is overloaded", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(0, 9, 512), cand(0, 1, 256)}, 2},
+		{"nobody has it", router.PrefixAffinity, []backends.Candidate{cand(700, 1, 0), cand(10, 1, 0)}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := router.NewPolicy(tt.policy, rand.NewPCG(1, 2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.Pick(time.Time{}, &router.Request{PromptTokens: 1000}, tt.c); got != tt.want {
+				t.Errorf("%s picked %d, want %d", tt.policy, got, tt.want)
+			}
+		})
+	}
+}

@@ -13,6 +13,10 @@ type Request struct {
 	MaxTokens    int // tokens the client allows; 0 if it did not say
 	Stream       bool
 	Session      string // key of the conversation or user; may be empty
+
+	// Blocks are chained hashes of the prompt's blocks of
+	// backends.BlockTokens tokens, from its start; empty if unknown.
+	Blocks []uint64
 }
 
 // Router chooses backends of one pool by one policy. It is safe for
@@ -46,7 +50,7 @@ type Lease struct {
 // Claim chooses a backend for req, leaving out those already tried, and
 // counts the work on it. The error wraps backends.ErrNoBackend.
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
-	work := backends.Work{PromptTokens: req.PromptTokens}
+	work := backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}
 	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
 		return r.policy.Pick(now, req, c)
 	})
