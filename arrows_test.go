@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"internal/app":       {"internal/config", "internal/edge", "internal/monitor", "internal/proxy", "internal/telemetry", "pkg/backends", "pkg/router"},
 	"internal/proxy":     {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/router"},
 	"internal/monitor":   {"pkg/backends"},
-	"internal/replay":    {"internal/engine", "internal/trace", "pkg/backends", "pkg/router"},
+	"internal/replay":    {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/router"},
 	"internal/telemetry": {"pkg/backends"},
 	"pkg/router":         {"pkg/backends"},
 }

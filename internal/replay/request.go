@@ -25,13 +25,33 @@ func (w *world) arrive() {
 		arrived: w.now,
 		live:    true,
 		tried:   f.tried[:0],
-		hashes:  r.AppendBlocks(f.hashes[:0]),
+		hashes:  salted(r.Tenant, r.AppendBlocks(f.hashes[:0])),
 		attempt: f.attempt + 1,
 	}
-	f.ask = router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream, Session: r.Session}
+	f.ask = router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream,
+		Session: r.Session, Blocks: gatewayBlocks(f.ask.Blocks[:0], f.hashes, r.PromptTokens)}
 	w.count++
 	w.under++
 	w.try(slot)
+}
+
+// salted keeps tenants' blocks apart, as a gateway makes engines do.
+func salted(tenant string, ids []uint64) []uint64 {
+	chain := engine.NewChain(tenant)
+	for i, id := range ids {
+		ids[i] = chain.Next(id)
+	}
+	return ids
+}
+
+// gatewayBlocks takes the prompt's blocks as the gateway hashes them: coarser
+// than the engine's, and without the answer.
+func gatewayBlocks(dst, hashes []uint64, prompt int) []uint64 {
+	const step = backends.BlockTokens / engine.BlockTokens
+	for i := step; i <= min(len(hashes), prompt/engine.BlockTokens); i += step {
+		dst = append(dst, hashes[i-1])
+	}
+	return dst
 }
 
 // slot finds room for a flight. Slots are used again, so that their buffers are.
