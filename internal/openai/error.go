@@ -1,7 +1,9 @@
 package openai
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -19,7 +21,10 @@ type Error struct {
 	RetryAfter time.Duration
 }
 
-func (e *Error) Error() string { return e.Message }
+// Error is the message, and never empty.
+func (e *Error) Error() string {
+	return cmp.Or(e.Message, http.StatusText(e.Status), "unknown error")
+}
 
 // Invalid is a 400 that names the field at fault.
 func Invalid(param, code, message string) *Error {
@@ -38,21 +43,24 @@ func (e *Error) kind() string {
 	return "invalid_request_error"
 }
 
+// details are the four keys of an error, always present.
+type details struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+func (e *Error) details() details {
+	return details{Message: e.Error(), Type: e.kind(), Param: orNull(e.Param), Code: orNull(e.Code)}
+}
+
 // Body is the JSON document {"error":{message,type,param,code}}, all four
-// keys always present.
+// keys always present and the message never empty.
 func (e *Error) Body() []byte {
-	type inner struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    *string `json:"code"`
-	}
-	body, _ := json.Marshal(map[string]inner{"error": { // strings and nulls cannot fail
-		Message: e.Message,
-		Type:    e.kind(),
-		Param:   orNull(e.Param),
-		Code:    orNull(e.Code),
-	}})
+	body, _ := json.Marshal(struct { // strings and nulls cannot fail
+		Error details `json:"error"`
+	}{e.details()})
 	return body
 }
 
@@ -64,15 +72,21 @@ func orNull(s string) *string {
 }
 
 // Event is the error as one event of a stream. The official SDKs raise on any
-// event whose data has an error, and on Responses streams by the event's name.
+// event whose data has an error; readers of Responses streams also look at
+// the event's type, and for the message beside it.
 func (e *Error) Event(api Endpoint) []byte {
-	var out []byte
-	if api == Responses {
-		out = append(out, "event: error\n"...)
+	if api != Responses {
+		return fmt.Appendf(nil, "data: %s\n\n", e.Body())
 	}
-	out = append(out, "data: "...)
-	out = append(out, e.Body()...)
-	return append(out, "\n\n"...)
+	d := e.details()
+	data, _ := json.Marshal(struct { // strings and nulls cannot fail
+		Type    string  `json:"type"`
+		Code    *string `json:"code"`
+		Message string  `json:"message"`
+		Param   *string `json:"param"`
+		Error   details `json:"error"`
+	}{"error", d.Code, d.Message, d.Param, d})
+	return fmt.Appendf(nil, "event: error\ndata: %s\n\n", data)
 }
 
 // Write answers a request with the error.

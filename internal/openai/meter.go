@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"strconv"
+)
 
 // Meter reads the answer of an engine beside the copy: it finds the events of
 // a stream, the first token, usage, finish reasons, errors and the end. It
@@ -9,27 +12,14 @@ import "bytes"
 type Meter struct {
 	Tally
 
-	scan scanner
-	line lineState
-	cr   bool // the last byte was a CR; an LF after it belongs to it
+	scan  scanner
+	line  lineState
+	cr    bool // the last byte was a CR; an LF after it belongs to it
+	first bool // in the first line, where a byte order mark may stand
 
-	field      [8]byte // name of the current line's field
-	fieldLen   int
-	head       [8]byte // first bytes of the event's data
-	headLen    int
-	name       [16]byte // value of the event's event field
-	nameLen    int
-	dataLines  int
-	kind       eventKind
-	sawToken   TokenKind
-	gotChoices int
-	choiceAt   int64
-	choiceEnd  bool
-	hasUsage   bool
-	deltaLen   int
-	deltaKind  TokenKind
-	failed     bool
-	started    bool
+	field    [8]byte // name of the current line's field
+	fieldLen int
+	frame    frame
 }
 
 // Tally is what a Meter has read so far.
@@ -41,7 +31,8 @@ type Tally struct {
 	// FirstToken is the kind of the first token; NoToken before it.
 	FirstToken TokenKind
 
-	// Usage is the last usage seen; HasUsage says whether any was.
+	// Usage holds the last value seen of each of its counts; HasUsage says
+	// whether there was a usage object at all.
 	Usage    Usage
 	HasUsage bool
 
@@ -54,17 +45,19 @@ type Tally struct {
 	Terminal bool
 
 	// Aborted says that the engine gave up on the answer (finish reason
-	// abort or error, response.failed).
+	// abort or error, a failed response).
 	Aborted bool
 
-	// Failed says that an error event was seen; ErrorCode and ErrorStatus
-	// are its code, as text and, where it is one, as an HTTP status.
+	// Failed says that an error was seen; ErrorCode, ErrorStatus and
+	// ErrorType are what it said of itself: its code, as text and, where it
+	// is one, as an HTTP status, and its type.
 	Failed      bool
 	ErrorCode   string
 	ErrorStatus int
 	ErrorType   string
 
 	seen, finished uint64 // choices by index, the first 64
+	beyond         bool   // a choice with a higher index was seen
 }
 
 // Usage is a usage object of an answer, in tokens.
@@ -77,7 +70,8 @@ type Usage struct {
 // TokenKind is what a token belongs to.
 type TokenKind uint8
 
-// The kinds of tokens.
+// The kinds of tokens. An event with several counts as the first of content,
+// tool call and reasoning.
 const (
 	NoToken TokenKind = iota
 	ContentToken
@@ -90,14 +84,37 @@ func (k TokenKind) String() string {
 	return [...]string{"none", "content", "reasoning", "tool"}[k]
 }
 
-// Event is what one event of a stream means for the relay.
+// Event is what one event of a stream means for the relay. The zero Event is
+// one without data: comments, a keep-alive, or a mere blank line.
 type Event struct {
-	Data      bool // it has a data field; otherwise a comment or keep-alive
+	Data      bool // it has a data field
 	Token     bool // it carries at least one token
 	UsageOnly bool // a usage chunk without choices
 	Failed    bool // an error event
 	Aborted   bool // it says that the engine gave up
 	Done      bool // [DONE]
+}
+
+// frame is what is known of the event being read.
+type frame struct {
+	started   bool    // a byte of it was read
+	head      [6]byte // first bytes of its data
+	headLen   int
+	name      [6]byte // value of its event field
+	nameLen   int
+	dataLines int
+
+	kind    eventKind
+	tokens  [ToolToken + 1]bool // by kind: it carries some
+	text    bool                // it carries a text, of which kind says what it is
+	choices int                 // choices in it; -1 without the key
+	choice  struct {
+		index    int64
+		finished bool
+	}
+	usage, failed, aborted bool
+	code, errorType        string
+	status                 int
 }
 
 type lineState uint8
@@ -115,15 +132,30 @@ type eventKind uint8
 
 const (
 	otherEvent eventKind = iota
-	deltaEvent
+	contentDelta
+	reasoningDelta
+	toolDelta
 	completedEvent
 	failedEvent
 	errorEvent
 )
 
+// token is what a delta of this kind carries.
+func (k eventKind) token() TokenKind {
+	switch k {
+	case contentDelta:
+		return ContentToken
+	case reasoningDelta:
+		return ReasoningToken
+	case toolDelta:
+		return ToolToken
+	}
+	return NoToken
+}
+
 // Reset makes the meter ready for a new answer.
 func (m *Meter) Reset() {
-	*m = Meter{}
+	*m = Meter{first: true}
 	m.scan.sink = m
 	m.startEvent()
 }
@@ -131,58 +163,80 @@ func (m *Meter) Reset() {
 // Complete reports whether the stream reached an honest end: [DONE], the
 // API's own last event, or a finish reason for every choice.
 func (m *Meter) Complete() bool {
-	return m.Done || m.Terminal || (m.seen != 0 && m.finished == m.seen)
+	return m.Done || m.Terminal || (m.seen != 0 && m.finished == m.seen && !m.beyond)
 }
 
 // Partial reports whether bytes of an unfinished event were read.
-func (m *Meter) Partial() bool { return m.started }
+func (m *Meter) Partial() bool { return m.frame.started }
 
 // Next reads p up to the end of the first event that ends in it. It returns
 // how many bytes it read and whether an event ended; without one it has read
-// all of p, and the event goes on in the next call.
+// all of p, and the event goes on in the next call. Every blank line ends an
+// event, be it an empty one. An event whose last line ends with CR ends there
+// and then; an LF that comes in a later call is an empty event of its own.
 func (m *Meter) Next(p []byte) (n int, ev Event, ended bool) {
 	for n < len(p) {
-		switch m.line {
-		case inData:
-			n += m.data(p[n:])
-			continue
-		case inOther:
-			if i := bytes.IndexAny(p[n:], "\r\n"); i < 0 {
-				return len(p), Event{}, false
-			} else {
-				n += i
+		if m.line == inData || m.line == inOther {
+			k, whole := lineLength(p[n:])
+			if m.line == inData {
+				m.dataBytes(p[n : n+k])
 			}
-		}
-		c := p[n]
-		n++
-		if m.cr {
-			m.cr = false
-			if c == '\n' {
+			if n += k; !whole {
 				continue
 			}
 		}
-		if c == '\r' || c == '\n' {
-			m.cr = c == '\r'
-			if m.line == lineStart && m.started {
-				if m.cr && n < len(p) && p[n] == '\n' {
-					m.cr = false
-					n++
-				}
-				return n, m.endEvent(), true
-			}
-			m.endLine()
+		if m.line == lineStart && bytes.HasPrefix(p[n:], []byte("data: ")) {
+			m.cr = false
+			m.startData()
+			n += len("data: ")
 			continue
 		}
-		m.started = true
-		m.byteOfLine(c)
+		c := p[n]
+		n++
+		switch {
+		case c == '\n' && m.cr:
+			m.cr = false
+			if !m.frame.started {
+				return n, Event{}, true
+			}
+		case c != '\n' && c != '\r':
+			m.cr = false
+			m.byteOfLine(c)
+		case m.line == lineStart:
+			m.cr = c == '\r'
+			if m.cr && n < len(p) && p[n] == '\n' {
+				m.cr = false
+				n++
+			}
+			return n, m.endEvent(), true
+		default:
+			m.cr = c == '\r'
+			m.endLine()
+		}
 	}
 	return n, Event{}, false
+}
+
+// lineWindow bounds how far the end of a line is looked for at once.
+const lineWindow = 4 << 10
+
+// lineLength counts the bytes before the end of the line, and reports whether
+// that end is in p.
+func lineLength(p []byte) (n int, whole bool) {
+	p = p[:min(len(p), lineWindow)]
+	if lf := bytes.IndexByte(p, '\n'); lf >= 0 {
+		p, whole = p[:lf], true
+	}
+	if cr := bytes.IndexByte(p, '\r'); cr >= 0 {
+		return cr, true
+	}
+	return len(p), whole
 }
 
 // End treats the end of the input as the end of the event it may be in: a
 // stream's last event need not be followed by a blank line.
 func (m *Meter) End() (ev Event, ended bool) {
-	if !m.started {
+	if !m.frame.started {
 		return Event{}, false
 	}
 	m.endLine()
@@ -190,13 +244,14 @@ func (m *Meter) End() (ev Event, ended bool) {
 }
 
 func (m *Meter) byteOfLine(c byte) {
+	m.frame.started = true
 	switch m.line {
 	case lineStart:
 		m.fieldLen = 0
 		m.line = inField
-		m.inFieldByte(c)
+		m.fieldByte(c)
 	case inField:
-		m.inFieldByte(c)
+		m.fieldByte(c)
 	case afterColon:
 		m.startValue()
 		if c != ' ' { // one space after the colon is optional
@@ -207,33 +262,57 @@ func (m *Meter) byteOfLine(c byte) {
 	}
 }
 
-func (m *Meter) inFieldByte(c byte) {
-	if c == ':' {
-		if m.fieldLen == 0 {
-			m.line = inOther // a comment
-			return
-		}
+func (m *Meter) fieldByte(c byte) {
+	switch {
+	case c == ':' && m.fieldLen == 0: // a comment
+		m.endField(inOther)
+	case c == ':':
 		m.line = afterColon
-		return
+	default:
+		if m.fieldLen < len(m.field) {
+			m.field[m.fieldLen] = c
+		}
+		m.fieldLen++
 	}
-	if m.fieldLen < len(m.field) {
-		m.field[m.fieldLen] = c
-	}
-	m.fieldLen++
 }
 
-// startValue stands before a field's value. The data lines of one event are
-// one text, joined by line feeds, which JSON takes for white space.
+func (m *Meter) endField(next lineState) {
+	m.line, m.first = next, false
+}
+
+// fieldName is the name of the current line's field, and empty if it is none
+// that matters.
+func (m *Meter) fieldName() []byte {
+	if m.fieldLen > len(m.field) {
+		return nil
+	}
+	name := m.field[:m.fieldLen]
+	if m.first {
+		return bytes.TrimPrefix(name, []byte("\ufeff"))
+	}
+	return name
+}
+
+// startValue stands before a field's value.
 func (m *Meter) startValue() {
-	switch string(m.field[:min(m.fieldLen, len(m.field))]) {
+	switch string(m.fieldName()) {
 	case "data":
-		m.dataLines++
-		m.line = inData
+		m.startData()
 	case "event":
-		m.nameLen = 0
-		m.line = inName
+		m.frame.nameLen = 0
+		m.endField(inName)
 	default:
-		m.line = inOther
+		m.endField(inOther)
+	}
+}
+
+// startData stands before the value of a data line. The data lines of one
+// event are one text, joined by line feeds.
+func (m *Meter) startData() {
+	m.endField(inData)
+	m.frame.started = true
+	if m.frame.dataLines++; m.frame.dataLines > 1 {
+		m.dataBytes([]byte{'\n'})
 	}
 }
 
@@ -242,34 +321,17 @@ func (m *Meter) valueByte(c byte) {
 	case inData:
 		m.dataBytes([]byte{c})
 	case inName:
-		if m.nameLen < len(m.name) {
-			m.name[m.nameLen] = c
-			m.nameLen++
+		if m.frame.nameLen < len(m.frame.name) {
+			m.frame.name[m.frame.nameLen] = c
 		}
+		m.frame.nameLen++
 	}
-}
-
-// data reads value bytes of a data line up to the line's end.
-func (m *Meter) data(p []byte) int {
-	end := bytes.IndexByte(p, '\n')
-	if end < 0 {
-		end = len(p)
-	}
-	if cr := bytes.IndexByte(p[:end], '\r'); cr >= 0 {
-		end = cr
-	}
-	m.dataBytes(p[:end])
-	if end < len(p) {
-		m.cr = p[end] == '\r'
-		m.endLine()
-		return end + 1
-	}
-	return end
 }
 
 func (m *Meter) dataBytes(p []byte) {
-	if m.headLen < len(m.head) {
-		m.headLen += copy(m.head[m.headLen:], p)
+	f := &m.frame
+	if f.headLen < len(f.head) {
+		f.headLen += copy(f.head[f.headLen:], p)
 	}
 	m.scan.feed(p)
 }
@@ -283,130 +345,200 @@ func (m *Meter) endLine() {
 
 func (m *Meter) startEvent() {
 	m.scan.reset()
-	m.line, m.started = lineStart, false
-	m.headLen, m.nameLen, m.dataLines = 0, 0, 0
-	m.kind, m.sawToken = otherEvent, NoToken
-	m.gotChoices, m.choiceAt, m.choiceEnd, m.hasUsage = -1, 0, false, false
-	m.deltaLen, m.deltaKind, m.failed = 0, NoToken, false
+	m.line = lineStart
+	m.frame = frame{choices: -1}
 }
 
 // endEvent judges the event just read and makes ready for the next.
 func (m *Meter) endEvent() Event {
-	defer m.startEvent()
-	if m.dataLines == 0 {
-		return Event{}
-	}
-	m.Events++
-	ev := Event{Data: true}
-	if bytes.HasPrefix(m.head[:m.headLen], []byte("[DONE]")) {
-		m.Done, ev.Done = true, true
-		return ev
-	}
-	if m.scan.inNumber {
-		m.scan.endNumber()
-	}
-	if !m.scan.whole() && m.headLen > 0 {
-		m.Unparsed++
-	}
-	m.judge(&ev)
+	ev := m.judge()
+	m.startEvent()
+	m.first = false
 	return ev
 }
 
-func (m *Meter) judge(ev *Event) {
-	if m.kind == deltaEvent && m.deltaLen > 0 {
-		m.sawToken = max(m.sawToken, m.deltaKind)
+// judge settles what the event means and adds it to the tally.
+func (m *Meter) judge() Event {
+	f := &m.frame
+	if f.dataLines == 0 {
+		return Event{}
 	}
-	if m.sawToken != NoToken {
+	m.Events++
+	if string(f.head[:f.headLen]) == "[DONE]" {
+		m.Done = true
+		return Event{Data: true, Done: true}
+	}
+	if !m.scan.finish() && f.headLen > 0 {
+		m.Unparsed++
+	}
+	ev := Event{Data: true}
+	if token := f.token(); token != NoToken {
 		ev.Token = true
 		m.Chunks++
 		if m.FirstToken == NoToken {
-			m.FirstToken = m.sawToken
+			m.FirstToken = token
 		}
 	}
-	if m.failed || m.kind == errorEvent || string(m.name[:m.nameLen]) == "error" {
-		ev.Failed, m.Failed = true, true
-	}
-	switch m.kind {
+	m.settle()
+	ev.Failed, ev.Aborted = f.failed, f.aborted
+	ev.UsageOnly = f.usage && f.choices == 0 && !ev.Token && !ev.Failed
+	return ev
+}
+
+// settle adds the event's end and errors to the tally.
+func (m *Meter) settle() {
+	f := &m.frame
+	switch f.kind {
 	case completedEvent:
 		m.Terminal = true
 	case failedEvent:
-		m.Terminal, m.Aborted = true, true
+		m.Terminal, f.aborted = true, true
+	case errorEvent:
+		f.failed = true
 	}
-	ev.Aborted = m.Aborted
-	ev.UsageOnly = m.hasUsage && m.gotChoices == 0 && !ev.Token && !ev.Failed
+	if string(f.name[:min(f.nameLen, len(f.name))]) == "error" {
+		f.failed = true
+	}
+	m.Aborted = m.Aborted || f.aborted
+	if f.failed {
+		m.Failed = true
+		m.ErrorCode, m.ErrorStatus, m.ErrorType = f.code, f.status, f.errorType
+	}
+}
+
+// token is the kind of token that the event counts as.
+func (f *frame) token() TokenKind {
+	if f.text {
+		f.tokens[f.kind.token()] = true
+	}
+	for _, kind := range [...]TokenKind{ContentToken, ToolToken, ReasoningToken} {
+		if f.tokens[kind] {
+			return kind
+		}
+	}
+	return NoToken
+}
+
+// ReadJSON reads a whole unstreamed answer: its usage, finish reason and
+// error. Tokens and events are not counted.
+func (m *Meter) ReadJSON(p []byte) {
+	m.scan.feed(p)
+	if !m.scan.finish() {
+		m.Unparsed++
+	}
+	m.settle()
+	m.startEvent()
 }
 
 // The scanner's reports.
 
+// enter is told of a container.
 func (m *Meter) enter(n node) {
+	f := &m.frame
 	switch n {
 	case choices:
-		m.gotChoices = 0
+		f.choices = 0
 	case choice:
-		m.gotChoices++
-		m.choiceAt, m.choiceEnd = 0, false
+		f.choice.index, f.choice.finished = int64(f.choices), false
+		f.choices++
+	case contentMedia:
+		f.tokens[ContentToken] = true
+	case toolText:
+		f.tokens[ToolToken] = true
 	case usage:
-		m.hasUsage, m.HasUsage = true, true
-		m.Usage.Reasoning = 0
+		f.usage, m.HasUsage = true, true
 	case failure:
-		m.failed = true
+		f.failed = true
 	}
 }
 
+// leave is told of a container's end.
 func (m *Meter) leave(n node) {
 	if n != choice {
 		return
 	}
-	bit := uint64(1) << (uint64(m.choiceAt) & 63)
-	m.seen |= bit
-	if m.choiceEnd {
-		m.finished |= bit
+	c := m.frame.choice
+	if c.index >= 64 {
+		m.beyond = true
+		return
+	}
+	m.seen |= 1 << c.index
+	if c.finished {
+		m.finished |= 1 << c.index
 	}
 }
 
-func (m *Meter) token(n node) {
-	switch n {
-	case reasonText:
-		m.sawToken = max(m.sawToken, ReasoningToken)
-	case toolPart:
-		m.sawToken = max(m.sawToken, ToolToken)
-	default:
-		m.sawToken = ContentToken
-	}
-}
-
-// text is a string value of the given length; s holds its first bytes.
+// text is told of a string value of the given length; s holds its first bytes.
 func (m *Meter) text(n node, s []byte, length int) {
 	if length == 0 {
 		return
 	}
+	f := &m.frame
 	switch n {
-	case tokenText, contentText, reasonText:
-		m.token(n)
-	case toolParts: // partial_json of the Messages API
-		m.token(toolPart)
-	case delta: // Responses: the event's type says of what
-		m.deltaLen = length
+	case contentText, contentPart, contentMedia:
+		f.tokens[ContentToken] = true
+	case reasoningText, reasoningPart:
+		f.tokens[ReasoningToken] = true
+	case toolText:
+		f.tokens[ToolToken] = true
+	case eventDelta: // the event's type says of what
+		f.text = true
 	case finish:
 		m.finish(s)
-	case failure, failureType:
-		m.failed = true
-		m.ErrorType = intern(s)
+	case failure:
+		f.failed = true
+	case failureType:
+		f.errorType = intern(s)
 	case failureCode:
-		m.ErrorCode = intern(s)
-		m.ErrorStatus = statusOf(s)
+		f.code = intern(s)
+		f.addStatus(statusOf(s))
 	case eventType:
-		m.kind, m.deltaKind = kindOf(s)
+		f.kind = kindOf(s)
 	case responseStatus:
 		m.status(s)
 	}
 }
 
+// count is told of a number that isn't negative.
+func (m *Meter) count(n node, v int64) {
+	switch n {
+	case choiceIndex:
+		m.frame.choice.index = v
+	case promptTokens:
+		m.Usage.Prompt = int(v)
+	case completionTokens:
+		m.Usage.Completion = int(v)
+	case cachedTokens:
+		m.Usage.Cached = int(v)
+	case reasoningTokens:
+		m.Usage.Reasoning = int(v)
+	case failure:
+		m.frame.failed = m.frame.failed || v != 0
+	case failureCode:
+		if v != 0 {
+			m.frame.code = strconv.FormatInt(v, 10)
+		}
+		m.frame.addStatus(v)
+	case failureStatus:
+		m.frame.addStatus(v)
+	}
+}
+
+// word is told of true, false or null by its first letter.
+func (m *Meter) word(n node, letter byte) {
+	switch {
+	case n == choices && letter == 'n':
+		m.frame.choices = 0
+	case n == failure && letter == 't':
+		m.frame.failed = true
+	}
+}
+
 func (m *Meter) finish(s []byte) {
-	m.choiceEnd = true
+	m.frame.choice.finished = true
 	m.FinishReason = intern(s)
 	if m.FinishReason == "abort" || m.FinishReason == "error" {
-		m.Aborted = true
+		m.frame.aborted = true
 	}
 }
 
@@ -417,62 +549,55 @@ func (m *Meter) status(s []byte) {
 		m.FinishReason = "stop"
 	case "incomplete":
 		m.FinishReason = "length"
-	case "failed", "cancelled":
+	case "cancelled":
+		m.FinishReason = "cancelled"
+	case "failed":
 		m.FinishReason = "error"
+		m.frame.aborted = true
 	}
 }
 
-func (m *Meter) count(n node, v int64) {
-	switch n {
-	case choiceIndex:
-		m.choiceAt = v
-	case promptTokens:
-		m.Usage.Prompt = int(v)
-	case completionTokens:
-		m.Usage.Completion = int(v)
-	case cachedTokens:
-		m.Usage.Cached = int(v)
-	case reasoningTokens:
-		m.Usage.Reasoning = int(v)
-	case failureCode:
-		if v >= 100 && v < 600 {
-			m.ErrorStatus = int(v)
-		}
+// addStatus takes a code that is an HTTP status.
+func (f *frame) addStatus(v int64) {
+	if v >= 100 && v < 600 {
+		f.status = int(v)
 	}
 }
 
 // kindOf reads the type of an event of the Responses or Messages API.
-func kindOf(s []byte) (eventKind, TokenKind) {
+func kindOf(s []byte) eventKind {
 	switch string(s) {
 	case "error":
-		return errorEvent, NoToken
+		return errorEvent
 	case "response.completed", "response.incomplete", "message_stop":
-		return completedEvent, NoToken
+		return completedEvent
 	case "response.failed":
-		return failedEvent, NoToken
-	}
-	if !bytes.HasSuffix(s, []byte(".delta")) {
-		return otherEvent, NoToken
+		return failedEvent
 	}
 	switch {
+	case !bytes.HasSuffix(s, []byte(".delta")):
+		return otherEvent
 	case bytes.Contains(s, []byte("reasoning")):
-		return deltaEvent, ReasoningToken
-	case bytes.Contains(s, []byte("arguments")), bytes.Contains(s, []byte("_call")):
-		return deltaEvent, ToolToken
+		return reasoningDelta
+	case bytes.Contains(s, []byte("_call")):
+		return toolDelta
 	}
-	return deltaEvent, ContentToken
+	return contentDelta
 }
 
-func statusOf(code []byte) int {
+// statusOf is the HTTP status that a textual code stands for; 0 for none.
+func statusOf(code []byte) int64 {
 	switch string(code) {
-	case "rate_limit_exceeded", "429":
+	case "rate_limit_exceeded", "insufficient_quota":
 		return 429
-	case "server_error", "internal_error", "500":
+	case "server_error", "internal_error":
 		return 500
-	case "503":
-		return 503
 	}
-	return 0
+	if len(code) != 3 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(string(code), 10, 64)
+	return n
 }
 
 // intern turns the strings that engines send into constants, so that reading
@@ -491,23 +616,14 @@ func intern(s []byte) string {
 		return "function_call"
 	case "end_turn":
 		return "end_turn"
+	case "tool_use":
+		return "tool_use"
+	case "max_tokens":
+		return "max_tokens"
 	case "abort":
 		return "abort"
 	case "error":
 		return "error"
 	}
 	return string(s)
-}
-
-// ReadJSON reads a whole unstreamed answer.
-func (m *Meter) ReadJSON(p []byte) {
-	m.dataBytes(p)
-	m.dataLines = 1
-	if m.scan.inNumber {
-		m.scan.endNumber()
-	}
-	if !m.scan.whole() {
-		m.Unparsed++
-	}
-	m.Failed = m.failed
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -47,11 +49,13 @@ type Request struct {
 	// AskedUsage says that the client asked for the usage chunk itself.
 	AskedUsage bool
 
-	body    []byte
-	model   span // the model's value, quotes included
-	options span // the value of stream_options; empty if absent
-	usage   span // the value of stream_options.include_usage; empty if absent
-	end     int  // offset of the outermost closing brace
+	body     []byte
+	model    span // the model's value, quotes included
+	options  span // the value of stream_options; empty if absent
+	usage    span // the value of stream_options.include_usage; empty if absent
+	end      int  // offset of the outermost closing brace
+	prompted bool // the required field is there
+	keyed    bool // Session is the prompt_cache_key
 }
 
 // span is a part of a body: body[from:to].
@@ -59,11 +63,9 @@ type span struct{ from, to int }
 
 func (s span) empty() bool { return s.to == 0 }
 
-// bytesPerToken is the usual rule of thumb for English text and BPE tokenizers.
-const bytesPerToken = 4
-
-// mediaTokens is what one inline image or audio clip is taken for.
-const mediaTokens = 1000
+// maxNesting is how deep a body may nest. Real ones need a tenth of it, and
+// engines fail on a thousand.
+const maxNesting = 200
 
 // ReadRequest checks a request body and reads the fields the gateway needs.
 // The body must be one JSON object in UTF-8 without duplicate keys at any
@@ -71,6 +73,10 @@ const mediaTokens = 1000
 // numbers of any size pass as they are. The request keeps body, which must
 // not be changed afterwards.
 func ReadRequest(api Endpoint, body []byte) (*Request, *Error) {
+	if nestsTooDeep(body) {
+		return nil, Invalid("", "nested_too_deep",
+			fmt.Sprintf("the request body nests objects and arrays too deep; at most %d levels are allowed", maxNesting))
+	}
 	r := &Request{Endpoint: api, body: body}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
 	if dec.PeekKind() != '{' {
@@ -92,45 +98,82 @@ func ReadRequest(api Endpoint, body []byte) (*Request, *Error) {
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, Invalid("", "invalid_json", "the request body has text after its JSON object; send exactly one object")
 	}
-	return r, r.check()
+	if bad := r.check(); bad != nil {
+		return nil, bad
+	}
+	return r, nil
 }
 
-// presence of the fields an endpoint cannot do without.
+// nestsTooDeep looks closer only at bodies with enough brackets to be deep.
+func nestsTooDeep(body []byte) bool {
+	if bytes.Count(body, []byte{'{'})+bytes.Count(body, []byte{'['}) <= maxNesting {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(body) && depth <= maxNesting; i++ {
+		switch body[i] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case '"':
+			i += 1 + stringLength(body[i+1:])
+		}
+	}
+	return depth > maxNesting
+}
+
+// stringLength counts the bytes up to a string's closing quote.
+func stringLength(p []byte) int {
+	for i := 0; ; i += 2 { // a backslash and what it escapes
+		if i >= len(p) {
+			return len(p)
+		}
+		if i += plainText(p[i:]); i == len(p) || p[i] == '"' {
+			return i
+		}
+	}
+}
+
+// check looks for the fields an endpoint cannot do without.
 func (r *Request) check() *Error {
 	if r.model.empty() {
-		return Invalid("model", "missing_required_parameter", "you must provide a model parameter")
+		return Invalid("model", "missing_required_parameter", `the parameter "model" is missing; name the model to use`)
+	}
+	if name := requiredField(r.Endpoint); name != "" && !r.prompted {
+		return Invalid(name, "missing_required_parameter",
+			fmt.Sprintf("the parameter %q is missing; %s needs it", name, r.Endpoint.Path()))
 	}
 	return nil
 }
 
 func (r *Request) readMembers(dec *jsontext.Decoder) *Error {
 	required := requiredField(r.Endpoint)
-	found := required == ""
 	for dec.PeekKind() != '}' {
 		key, err := dec.ReadValue()
 		if err != nil {
 			return brokenJSON(err)
 		}
-		name := fieldName(key)
+		name, bad := fieldName(key)
+		if bad != nil {
+			return bad
+		}
 		value, err := dec.ReadValue()
 		if err != nil {
 			return brokenJSON(err)
 		}
-		at := span{from: int(dec.InputOffset()) - len(value), to: int(dec.InputOffset())}
-		if bad := r.readField(name, value, at); bad != nil {
+		end := int(dec.InputOffset())
+		if bad := r.readField(name, value, span{from: end - len(value), to: end}); bad != nil {
 			return bad
 		}
-		if name == required && string(value) != "null" {
-			found = true
+		if name != "" && name == required && value.Kind() != 'n' {
+			r.prompted = true
 		}
-	}
-	if !found {
-		return Invalid(required, "missing_required_parameter",
-			fmt.Sprintf("%s needs the parameter %q", r.Endpoint.Path(), required))
 	}
 	return nil
 }
 
+// requiredField is the field with the endpoint's prompt, if there must be one.
 func requiredField(api Endpoint) string {
 	switch api {
 	case ChatCompletions:
@@ -144,15 +187,30 @@ func requiredField(api Endpoint) string {
 }
 
 // fieldName is the name of one of the fields the gateway reads, "" of any
-// other. Escapes in a name are undone first: "mod\u0065l" is model.
-func fieldName(quoted []byte) string {
+// other. Escapes in a name are undone first: "mod\u0065l" is model. Engines in
+// Go take "Model" for model, so that nobody can say what it means here.
+func fieldName(quoted []byte) (string, *Error) {
 	if bytes.IndexByte(quoted, '\\') >= 0 {
-		name, err := jsontext.AppendUnquote(nil, quoted)
+		name, err := jsontext.AppendUnquote([]byte{'"'}, quoted)
 		if err != nil {
-			return ""
+			return "", brokenJSON(err)
 		}
-		quoted = append(append([]byte{'"'}, name...), '"')
+		quoted = append(name, '"')
 	}
+	if name := knownField(quoted); name != "" {
+		return name, nil
+	}
+	key := quoted[1 : len(quoted)-1]
+	for _, name := range [...]string{"model", "stream", "stream_options"} {
+		if bytes.EqualFold(key, []byte(name)) {
+			return "", Invalid(name, "ambiguous_key",
+				fmt.Sprintf("the key %q differs from %q only in case; write %q", key, name, name))
+		}
+	}
+	return "", nil
+}
+
+func knownField(quoted []byte) string {
 	switch string(quoted) {
 	case `"model"`:
 		return "model"
@@ -199,20 +257,20 @@ func (r *Request) readField(name string, value jsontext.Value, at span) *Error {
 	case "max_tokens", "max_completion_tokens", "max_output_tokens":
 		return r.readMaxTokens(name, value)
 	case "prompt_cache_key":
-		if s, ok := stringValue(value); ok {
-			r.Session = s
+		if s := stringValue(value); s != "" {
+			r.Session, r.keyed = s, true
 		}
 	case "user":
-		if s, ok := stringValue(value); ok && r.Session == "" {
-			r.Session = s
+		if !r.keyed {
+			r.Session = stringValue(value)
 		}
 	}
 	return nil
 }
 
 func (r *Request) readModel(value jsontext.Value, at span) *Error {
-	s, ok := stringValue(value)
-	if !ok || s == "" {
+	s := stringValue(value)
+	if s == "" {
 		return Invalid("model", "invalid_type", "model must be a non-empty string")
 	}
 	r.Model, r.model = s, at
@@ -239,30 +297,30 @@ func (r *Request) readMessages(value jsontext.Value) *Error {
 	return nil
 }
 
+// readMaxTokens reads one of the names of the limit; of max_tokens and
+// max_completion_tokens the newer counts. -1 is llama.cpp's word for no limit.
 func (r *Request) readMaxTokens(name string, value jsontext.Value) *Error {
 	if value.Kind() == 'n' {
 		return nil
 	}
-	n, err := strconv.ParseFloat(string(value), 64)
-	if value.Kind() != '0' || (err == nil && n < 0) {
-		return Invalid(name, "invalid_value", name+" must be a positive integer")
+	n, _ := strconv.ParseFloat(string(value), 64) // out of range is infinite
+	if value.Kind() != '0' || n < -1 || n != math.Trunc(n) {
+		return Invalid(name, "invalid_value", name+" must be a whole number that is not negative (or -1, where the engine takes it for no limit)")
 	}
-	if n < 1<<31 {
+	if n >= 0 && n < 1<<31 && (name != "max_tokens" || r.MaxTokens == 0) {
 		r.MaxTokens = int(n)
 	}
 	return nil
 }
 
 func (r *Request) readStreamOptions(value jsontext.Value, at span) *Error {
-	switch value.Kind() {
-	case 'n':
-		r.options = at
+	r.options = at
+	if value.Kind() == 'n' {
 		return nil
-	case '{':
-	default:
+	}
+	if value.Kind() != '{' {
 		return Invalid("stream_options", "invalid_type", "stream_options must be an object")
 	}
-	r.options = at
 	dec := jsontext.NewDecoder(bytes.NewBuffer(value))
 	_, _ = dec.ReadToken() // the value was checked as part of the body
 	for dec.PeekKind() != '}' {
@@ -278,6 +336,11 @@ func (r *Request) readStreamOptions(value jsontext.Value, at span) *Error {
 		if name != "include_usage" {
 			continue
 		}
+		switch v.Kind() {
+		case 't', 'f', 'n':
+		default:
+			return Invalid("stream_options.include_usage", "invalid_type", "stream_options.include_usage must be true or false")
+		}
 		to := at.from + int(dec.InputOffset())
 		r.usage = span{from: to - len(v), to: to}
 		r.AskedUsage = v.Kind() == 't'
@@ -285,59 +348,39 @@ func (r *Request) readStreamOptions(value jsontext.Value, at span) *Error {
 	return nil
 }
 
-func stringValue(v jsontext.Value) (string, bool) {
+// stringValue is a string's text, and empty for any other value.
+func stringValue(v jsontext.Value) string {
 	if v.Kind() != '"' {
-		return "", false
+		return ""
 	}
-	s, err := jsontext.AppendUnquote(nil, v)
-	return string(s), err == nil
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : len(v)-1])
+	}
+	s, _ := jsontext.AppendUnquote(nil, v) // the value was checked as part of the body
+	return string(s)
 }
 
-// estimateTokens takes four bytes of JSON for a token. Token arrays count
-// their elements; inline media counts as mediaTokens each.
-func estimateTokens(v jsontext.Value) int {
-	if inner := bytes.TrimSpace(v[1:max(len(v)-1, 1)]); v.Kind() == '[' && len(inner) > 0 && inner[0] >= '0' && inner[0] <= '9' {
-		return bytes.Count(v, []byte{','}) + 1
-	}
-	size, media := len(v), 0
-	for _, mark := range [][]byte{[]byte(`"data:`), []byte(`"data":"`)} {
-		for rest := []byte(v); ; {
-			i := bytes.Index(rest, mark)
-			if i < 0 {
-				break
-			}
-			rest = rest[i+len(mark):]
-			end := bytes.IndexByte(rest, '"')
-			if end < 0 {
-				break
-			}
-			if end > 1024 {
-				size -= end
-				media++
-			}
-			rest = rest[end:]
-		}
-	}
-	return size/bytesPerToken + media*mediaTokens
-}
-
+// brokenJSON says what is wrong and where, in words that hold nothing of the
+// body but a character.
 func brokenJSON(err error) *Error {
-	message := "the request body is not valid JSON"
-	code := "invalid_json"
 	var syntax *jsontext.SyntacticError
+	where := ""
+	if errors.As(err, &syntax) {
+		where, err = fmt.Sprintf(" (at byte %d)", syntax.ByteOffset), syntax.Err
+	}
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		code = "duplicate_key"
-		message = "the request body has the same key twice in one object; send each key once"
-		if errors.As(err, &syntax) {
-			message += fmt.Sprintf(" (at byte %d)", syntax.ByteOffset)
-		}
-	case errors.As(err, &syntax):
-		message += fmt.Sprintf(": %v (at byte %d)", syntax.Err, syntax.ByteOffset)
-	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		message += ": it ends too early"
+		return Invalid("", "duplicate_key", "the request body has the same key twice in one object"+where+"; send each key once")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Invalid("", "invalid_json", "the request body is not valid JSON: it ends too early"+where+"; send it whole")
+	case errors.Is(err, io.EOF):
+		return Invalid("", "invalid_json", "the request body is empty; send a JSON object")
 	}
-	return Invalid("", code, message)
+	what, rest, quoted := strings.Cut(err.Error(), " `")
+	if quoted {
+		what += rest[strings.LastIndexByte(rest, '`')+1:]
+	}
+	return Invalid("", "invalid_json", "the request body is not valid JSON: "+what+where+"; send one JSON object in UTF-8")
 }
 
 // Body returns the request's body for an engine that knows the model as
@@ -348,11 +391,9 @@ func (r *Request) Body(model string, injectUsage bool) []byte {
 	var edits [2]edit
 	n := 0
 	if model != "" && model != r.Model {
-		quoted, err := jsontext.AppendQuote(nil, model)
-		if err == nil {
-			edits[n] = edit{at: r.model, text: quoted}
-			n++
-		}
+		quoted, _ := jsontext.AppendQuote(nil, model) // what is no UTF-8 is replaced
+		edits[n] = edit{at: r.model, text: quoted}
+		n++
 	}
 	if injectUsage && r.Stream && !r.AskedUsage {
 		edits[n] = r.usageEdit()

@@ -1,11 +1,16 @@
 package openai
 
-import "bytes"
+import (
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+	"unicode/utf8"
+)
 
-// scanner follows one JSON value byte by byte, whatever the splits, and
+// scanner follows one JSON value, whatever the splits of its text, and
 // reports the few fields the meter wants. It keeps no input beyond a short
-// capture and allocates nothing. Text that is not JSON does no harm: it just
-// reports nothing.
+// capture and allocates nothing. It checks no more than the outline: text
+// that is not JSON does no harm, it just reports little.
 type scanner struct {
 	sink *Meter
 
@@ -17,20 +22,28 @@ type scanner struct {
 	at        node // what the next value is
 	expectKey bool // inside an object, before a colon
 
-	inString, escaped, isKey bool
-	length                   int // bytes of the current string
-	capture                  [captureLen]byte
-	captured                 int
+	inString, inScalar bool
+	isKey, wanted      bool // of the current string
+	escape             uint8
+	code               rune // of a \u escape
+	length             int  // bytes of the current string
+	capture            [captureLen]byte
+	captured           int
 
-	inNumber, fraction bool
-	number             int64
-
-	started bool // a value has begun
+	values int  // values begun outside every container
+	odd    bool // something that JSON doesn't have
 }
 
 const (
 	maxOpen    = 8
 	captureLen = 48
+)
+
+// Where in an escape a string stands: nowhere, after its backslash, or before
+// the last n hexadecimal digits of \u (n being 1 to 4).
+const (
+	noEscape       = 0
+	afterBackslash = 5
 )
 
 // node is a place in the few JSON shapes that engines answer with.
@@ -42,13 +55,17 @@ const (
 	choices
 	choice
 	choiceIndex
-	delta      // an object in chat chunks and Messages, a string in Responses
-	tokenText  // a string that is a token when not empty
-	reasonText // the same, of reasoning
-	toolParts  // an array or object that is a token when it holds anything
-	toolPart
-	contentText // a string or an array of parts
-	contentPart
+	delta         // of a choice
+	eventDelta    // of an event: an object in Messages, a string in Responses
+	contentText   // a token when not empty: a string or an array of parts
+	contentPart   //
+	contentMedia  // a token whatever its shape
+	reasoningText // like contentText, of reasoning
+	reasoningPart //
+	toolCalls     // an array of calls
+	toolCall      // a call, or the function in it
+	toolText      // a token when not empty, or when it is an object
+	audio         //
 	finish
 	usage
 	promptTokens
@@ -59,6 +76,7 @@ const (
 	reasoningTokens
 	failure
 	failureCode
+	failureStatus
 	failureType
 	eventType
 	response
@@ -71,77 +89,53 @@ const (
 func child(n node, key []byte) node {
 	switch n {
 	case root:
-		switch string(key) {
-		case "choices":
-			return choices
-		case "usage":
-			return usage
-		case "error":
-			return failure
-		case "type":
-			return eventType
-		case "delta":
-			return delta
-		case "response":
-			return response
-		case "message":
-			return message
-		case "timings":
-			return timings
-		case "status": // an unstreamed Responses answer
-			return responseStatus
-		case "stop_reason": // an unstreamed Messages answer
-			return finish
-		}
+		return rootChild(key)
 	case choice:
 		switch string(key) {
-		case "delta", "message":
+		case "delta":
 			return delta
 		case "text":
-			return tokenText
+			return contentText
 		case "finish_reason":
 			return finish
 		case "index":
 			return choiceIndex
 		}
-	case delta:
+	case delta, eventDelta:
+		return deltaChild(key)
+	case contentPart:
 		switch string(key) {
-		case "content":
-			return contentText
 		case "text", "refusal":
-			return tokenText
-		case "reasoning", "reasoning_content", "thinking":
-			return reasonText
-		case "tool_calls", "function_call", "partial_json", "audio":
-			return toolParts
-		case "stop_reason":
-			return finish
+			return contentText
+		case "thinking":
+			return reasoningText
+		case "image_url":
+			return contentMedia
 		}
-	case usage:
+	case reasoningPart:
+		if string(key) == "text" {
+			return reasoningText
+		}
+	case toolCall:
 		switch string(key) {
-		case "prompt_tokens", "input_tokens":
-			return promptTokens
-		case "completion_tokens", "output_tokens":
-			return completionTokens
-		case "prompt_tokens_details", "input_tokens_details":
-			return inputDetails
-		case "completion_tokens_details", "output_tokens_details":
-			return outputDetails
-		case "cache_read_input_tokens", "prompt_cache_hit_tokens":
-			return cachedTokens
+		case "function", "custom":
+			return toolCall
+		case "name", "arguments", "input":
+			return toolText
 		}
-	case inputDetails:
-		if string(key) == "cached_tokens" {
-			return cachedTokens
+	case audio:
+		switch string(key) {
+		case "data", "transcript":
+			return contentText
 		}
-	case outputDetails:
-		if string(key) == "reasoning_tokens" {
-			return reasoningTokens
-		}
+	case usage, inputDetails, outputDetails, timings:
+		return usageChild(n, key)
 	case failure:
 		switch string(key) {
-		case "code", "status":
+		case "code":
 			return failureCode
+		case "status", "status_code", "http_status_code":
+			return failureStatus
 		case "type":
 			return failureType
 		}
@@ -154,8 +148,92 @@ func child(n node, key []byte) node {
 		case "status":
 			return responseStatus
 		}
-	case timings:
-		if string(key) == "cache_n" {
+	}
+	return nowhere
+}
+
+func rootChild(key []byte) node {
+	switch string(key) {
+	case "choices":
+		return choices
+	case "usage":
+		return usage
+	case "error":
+		return failure
+	case "code": // of a flat error
+		return failureCode
+	case "error_type":
+		return failureType
+	case "type":
+		return eventType
+	case "delta":
+		return eventDelta
+	case "response":
+		return response
+	case "message":
+		return message
+	case "timings":
+		return timings
+	case "status": // an unstreamed Responses answer
+		return responseStatus
+	case "stop_reason": // an unstreamed Messages answer
+		return finish
+	}
+	return nowhere
+}
+
+func deltaChild(key []byte) node {
+	switch string(key) {
+	case "content", "text", "refusal":
+		return contentText
+	case "reasoning", "reasoning_content", "thinking":
+		return reasoningText
+	case "tool_calls":
+		return toolCalls
+	case "function_call":
+		return toolCall
+	case "partial_json":
+		return toolText
+	case "audio":
+		return audio
+	case "stop_reason":
+		return finish
+	}
+	return nowhere
+}
+
+func usageChild(n node, key []byte) node {
+	switch string(key) {
+	case "prompt_tokens", "input_tokens":
+		if n == usage {
+			return promptTokens
+		}
+	case "completion_tokens", "output_tokens":
+		if n == usage {
+			return completionTokens
+		}
+	case "prompt_tokens_details", "input_tokens_details":
+		if n == usage {
+			return inputDetails
+		}
+	case "completion_tokens_details", "output_tokens_details":
+		if n == usage {
+			return outputDetails
+		}
+	case "cache_read_input_tokens", "prompt_cache_hit_tokens":
+		if n == usage {
+			return cachedTokens
+		}
+	case "cached_tokens":
+		if n == usage || n == inputDetails {
+			return cachedTokens
+		}
+	case "reasoning_tokens":
+		if n == outputDetails {
+			return reasoningTokens
+		}
+	case "cache_n":
+		if n == timings {
 			return cachedTokens
 		}
 	}
@@ -167,157 +245,296 @@ func element(n node) node {
 	switch n {
 	case choices:
 		return choice
-	case toolParts:
-		return toolPart
+	case toolCalls:
+		return toolCall
 	case contentText:
 		return contentPart
+	case reasoningText:
+		return reasoningPart
 	}
 	return nowhere
 }
 
-func (s *scanner) reset() {
-	s.depth, s.skipped, s.at = 0, 0, root
-	s.expectKey, s.inString, s.escaped = false, false, false
-	s.inNumber, s.started = false, false
+// fits reports whether an object or an array is what n can be.
+func fits(n node, object bool) bool {
+	switch n {
+	case choices, toolCalls, contentText, reasoningText:
+		return !object
+	case contentMedia, toolText, failure:
+		return true
+	case root, choice, delta, eventDelta, contentPart, reasoningPart, toolCall, audio,
+		usage, inputDetails, outputDetails, response, message, timings:
+		return object
+	}
+	return false
 }
 
-// whole reports whether exactly one complete value was seen.
-func (s *scanner) whole() bool {
-	return s.started && s.depth == 0 && s.skipped == 0 && !s.inString
+// reset makes the scanner ready for a new value.
+func (s *scanner) reset() {
+	s.objects, s.depth, s.skipped, s.at = 0, 0, 0, root
+	s.expectKey, s.inString, s.inScalar = false, false, false
+	s.escape, s.values, s.odd = noEscape, 0, false
+}
+
+// finish ends a number or word that nothing follows, and reports whether
+// exactly one whole value was seen.
+func (s *scanner) finish() bool {
+	if s.inScalar {
+		s.endScalar(s.capture[:s.captured])
+	}
+	return s.values == 1 && s.depth == 0 && s.skipped == 0 && !s.inString && !s.odd
 }
 
 func (s *scanner) feed(p []byte) {
 	for i := 0; i < len(p); {
-		if s.inString {
+		switch {
+		case s.inString:
 			i += s.text(p[i:])
 			continue
+		case s.skipped > 0:
+			i += s.skip(p[i:])
+			continue
+		case s.inScalar:
+			i += s.scalar(p[i:])
+			continue
 		}
-		c := p[i]
-		i++
-		if s.inNumber {
-			if s.digit(c) {
-				continue
-			}
-			s.endNumber()
-		}
-		switch c {
+		switch p[i] {
 		case '"':
-			s.begin()
-			s.inString, s.isKey = true, s.expectKey
-			s.length, s.captured = 0, 0
+			s.beginString()
+			i += 1 + s.wholeString(p[i+1:])
 		case '{', '[':
-			s.begin()
-			s.push(c == '{')
+			s.push(p[i] == '{')
+			i++
 		case '}', ']':
 			s.pop()
+			i++
 		case ',':
 			s.next()
+			i++
 		case ':':
 			s.expectKey = false
-		case '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
-			s.begin()
-			s.inNumber, s.fraction, s.number = true, false, int64(c-'0')
-		case '-', 't', 'f':
-			s.begin()
-		}
-	}
-}
-
-// begin notes that a value (or key) starts at the current place.
-func (s *scanner) begin() {
-	s.started = true
-	if s.skipped == 0 && !s.expectKey && (s.at == toolPart || s.at == contentPart) {
-		s.sink.token(s.at)
-	}
-}
-
-// text consumes string bytes up to and including the closing quote.
-func (s *scanner) text(p []byte) int {
-	i := 0
-	for i < len(p) {
-		if s.escaped {
-			s.escaped = false
-			s.keep(p[i : i+1])
 			i++
+		case ' ', '\t', '\n', '\r':
+			i++
+		default:
+			s.begin()
+			s.inScalar, s.captured = true, 0
+		}
+	}
+}
+
+// begin notes that a value or key starts.
+func (s *scanner) begin() {
+	if s.depth == 0 && s.skipped == 0 {
+		s.values++
+	}
+}
+
+func (s *scanner) beginString() {
+	s.begin()
+	s.inString, s.escape = true, noEscape
+	s.isKey = s.expectKey
+	s.wanted = s.skipped == 0 && (s.isKey || s.at != nowhere)
+	s.length, s.captured = 0, 0
+}
+
+// wholeString reads a string without escapes that ends in p, as most do,
+// without copying it; of any other it reads nothing.
+func (s *scanner) wholeString(p []byte) int {
+	end := plainText(p)
+	if end == len(p) || p[end] != '"' {
+		return 0
+	}
+	s.length = end
+	s.endString(p[:min(end, captureLen)])
+	return end + 1
+}
+
+// text reads string bytes up to and including the closing quote.
+func (s *scanner) text(p []byte) int {
+	for i := 0; i < len(p); i++ {
+		if s.escape != noEscape {
+			s.unescape(p[i])
 			continue
 		}
-		end := bytes.IndexByte(p[i:], '"')
-		stop := end
-		if stop < 0 {
-			stop = len(p) - i
-		}
-		if esc := bytes.IndexByte(p[i:i+stop], '\\'); esc >= 0 {
-			s.keep(p[i : i+esc])
-			s.escaped = true
-			i += esc + 1
-			continue
-		}
-		s.keep(p[i : i+stop])
-		i += stop
-		if end >= 0 {
-			s.inString = false
-			s.endString()
+		plain := plainText(p[i:])
+		s.keep(p[i : i+plain])
+		i += plain
+		switch {
+		case i == len(p):
+		case p[i] == '"':
+			s.endString(s.capture[:s.captured])
 			return i + 1
+		default:
+			s.escape = afterBackslash
+		}
+	}
+	return len(p)
+}
+
+// plainText counts the bytes before the first quote or backslash. It looks at
+// eight bytes at a time: strings are too short and too many for two searches.
+func plainText(p []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; len(p)-i >= 8; i += 8 {
+		word := binary.LittleEndian.Uint64(p[i:])
+		quote, slash := word^ones*'"', word^ones*'\\'
+		found := ((quote-ones)&^quote | (slash-ones)&^slash) & highs
+		if found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for ; i < len(p); i++ {
+		if p[i] == '"' || p[i] == '\\' {
+			return i
 		}
 	}
 	return i
 }
 
+func (s *scanner) unescape(c byte) {
+	if s.escape == afterBackslash {
+		s.escape = noEscape
+		switch c {
+		case 'u':
+			s.escape, s.code = 4, 0
+		case 'b':
+			s.keep([]byte{'\b'})
+		case 'f':
+			s.keep([]byte{'\f'})
+		case 'n':
+			s.keep([]byte{'\n'})
+		case 'r':
+			s.keep([]byte{'\r'})
+		case 't':
+			s.keep([]byte{'\t'})
+		default:
+			s.keep([]byte{c})
+		}
+		return
+	}
+	s.code = s.code<<4 | hexDigit(c)
+	if s.escape--; s.escape == noEscape {
+		var buf [utf8.UTFMax]byte
+		s.keep(buf[:utf8.EncodeRune(buf[:], s.code)])
+	}
+}
+
+func hexDigit(c byte) rune {
+	switch {
+	case c <= '9':
+		return rune(c-'0') & 15
+	default:
+		return rune(c|0x20-'a'+10) & 15
+	}
+}
+
 func (s *scanner) keep(p []byte) {
 	s.length += len(p)
-	if s.skipped == 0 && s.captured < captureLen {
+	if s.wanted && s.captured < captureLen {
 		s.captured += copy(s.capture[s.captured:], p)
 	}
 }
 
-func (s *scanner) endString() {
-	if s.skipped > 0 {
-		return
-	}
-	text := s.capture[:s.captured]
-	if s.isKey {
-		in := s.open[s.depth-1]
-		s.at = child(in, text)
-		if in == toolParts {
-			s.sink.token(toolPart)
-		}
-		return
-	}
-	if s.at != nowhere {
+// endString takes the string's first bytes.
+func (s *scanner) endString(text []byte) {
+	s.inString = false
+	switch {
+	case !s.wanted:
+	case s.isKey:
+		s.at = child(s.open[s.depth-1], text)
+	default:
 		s.sink.text(s.at, text, s.length)
 	}
 }
 
-func (s *scanner) digit(c byte) bool {
-	switch {
-	case c >= '0' && c <= '9':
-		if !s.fraction && s.number < 1<<53 {
-			s.number = s.number*10 + int64(c-'0')
+// skip passes over containers of no interest, up to a string in them or
+// their end.
+func (s *scanner) skip(p []byte) int {
+	for i, c := range p {
+		switch c {
+		case '"':
+			s.beginString()
+			return i + 1
+		case '{', '[':
+			s.skipped++
+		case '}', ']':
+			if s.skipped--; s.skipped == 0 {
+				return i + 1
+			}
 		}
-		return true
-	case c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-':
-		s.fraction = true
+	}
+	return len(p)
+}
+
+// scalar reads a number or a word up to what follows it.
+func (s *scanner) scalar(p []byte) int {
+	end := 0
+	for end < len(p) && !endsScalar(p[end]) {
+		end++
+	}
+	s.captured += copy(s.capture[s.captured:], p[:end])
+	if end < len(p) {
+		s.endScalar(s.capture[:s.captured])
+	}
+	return end
+}
+
+func endsScalar(c byte) bool {
+	switch c {
+	case ',', '}', ']', ':', ' ', '\t', '\n', '\r', '"', '{', '[':
 		return true
 	}
 	return false
 }
 
-func (s *scanner) endNumber() {
-	s.inNumber = false
-	if s.skipped == 0 && s.at != nowhere {
-		s.sink.count(s.at, s.number)
+func (s *scanner) endScalar(text []byte) {
+	s.inScalar = false
+	switch c := text[0]; {
+	case c >= '0' && c <= '9':
+		if s.at != nowhere {
+			s.sink.count(s.at, readCount(text))
+		}
+	case c == '-': // no count is negative
+	case string(text) == "true", string(text) == "false", string(text) == "null":
+		if s.at != nowhere {
+			s.sink.word(s.at, c)
+		}
+	default:
+		s.odd = true
 	}
 }
 
+// maxCount bounds what is taken for a number of tokens.
+const maxCount = 1 << 53
+
+// readCount reads a number that isn't negative; a fraction is cut off.
+func readCount(text []byte) int64 {
+	var n int64
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return readFloat(text)
+		}
+		n = min(n*10+int64(c-'0'), maxCount)
+	}
+	return n
+}
+
+func readFloat(text []byte) int64 {
+	f, _ := strconv.ParseFloat(string(text), 64) // out of range is infinite, no number is 0
+	return int64(min(f, maxCount))
+}
+
 func (s *scanner) push(object bool) {
-	if s.skipped > 0 || s.at == nowhere || s.depth == maxOpen {
-		s.skipped++
-		s.expectKey = false
+	s.begin()
+	s.expectKey = false
+	if !fits(s.at, object) || s.depth == maxOpen {
+		s.skipped, s.at = 1, nowhere
 		return
 	}
-	n := s.at
-	s.sink.enter(n)
-	s.open[s.depth] = n
+	s.sink.enter(s.at)
+	s.open[s.depth] = s.at
 	s.objects &^= 1 << s.depth
 	if object {
 		s.objects |= 1 << s.depth
@@ -327,26 +544,24 @@ func (s *scanner) push(object bool) {
 }
 
 func (s *scanner) pop() {
-	s.expectKey = false
-	switch {
-	case s.skipped > 0:
-		s.skipped--
-	case s.depth > 0:
-		s.depth--
-		s.sink.leave(s.open[s.depth])
+	s.expectKey, s.at = false, nowhere
+	if s.depth == 0 {
+		s.odd = true
+		return
 	}
-	s.at = nowhere
+	s.depth--
+	s.sink.leave(s.open[s.depth])
 }
 
 // next stands after an opening bracket or a comma: a key in an object, an
 // element in an array.
 func (s *scanner) next() {
-	if s.skipped > 0 || s.depth == 0 {
-		return
-	}
-	if s.objects&(1<<(s.depth-1)) != 0 {
+	switch {
+	case s.depth == 0:
+		s.odd = true
+	case s.objects&(1<<(s.depth-1)) != 0:
 		s.at, s.expectKey = nowhere, true
-		return
+	default:
+		s.at, s.expectKey = element(s.open[s.depth-1]), false
 	}
-	s.at, s.expectKey = element(s.open[s.depth-1]), false
 }
