@@ -53,6 +53,8 @@ type Request struct {
 	model    span // the model's value, quotes included
 	options  span // the value of stream_options; empty if absent
 	usage    span // the value of stream_options.include_usage; empty if absent
+	prompt   span // the value of messages, prompt or input
+	head     span // what chat templates put before it: tools or instructions
 	end      int  // offset of the outermost closing brace
 	prompted bool // the required field is there
 	keyed    bool // Session is the prompt_cache_key
@@ -251,8 +253,13 @@ func (r *Request) readField(name string, value jsontext.Value, at span) *Error {
 	case "stream_options":
 		return r.readStreamOptions(value, at)
 	case "messages":
+		r.prompt = at
 		return r.readMessages(value)
-	case "prompt", "input", "instructions", "tools":
+	case "prompt", "input":
+		r.prompt = at
+		r.PromptTokens += estimateTokens(value)
+	case "instructions", "tools":
+		r.head = at
 		r.PromptTokens += estimateTokens(value)
 	case "max_tokens", "max_completion_tokens", "max_output_tokens":
 		return r.readMaxTokens(name, value)
