@@ -24,7 +24,7 @@ func configCommand() *cobra.Command {
 			for _, m := range cfg.Models {
 				backends += len(m.Backends)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %d models, %d backends\n", args[0], len(cfg.Models), backends)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %s, %s\n", args[0], count(len(cfg.Models), "model"), count(backends, "backend"))
 			return nil
 		},
 	}, &cobra.Command{
@@ -41,4 +41,11 @@ func configCommand() *cobra.Command {
 		},
 	})
 	return cmd
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

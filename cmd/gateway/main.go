@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -11,8 +12,18 @@ import (
 // version is set by the linker.
 var version = "dev"
 
+// exitCode is an error that has been told to the user already.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
 func main() {
-	if err := rootCommand().Execute(); err != nil {
+	err := rootCommand().Execute()
+	var code exitCode
+	if errors.As(err, &code) {
+		os.Exit(int(code))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "firsttoken:", err)
 		os.Exit(1)
 	}
@@ -23,10 +34,11 @@ func rootCommand() *cobra.Command {
 		Use:           "firsttoken",
 		Short:         "A latency-aware gateway for LLM inference engines",
 		Long:          "Firsttoken puts every model of a fleet of inference engines behind one OpenAI-compatible address.",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), configCommand(), versionCommand())
+	root.AddCommand(serveCommand(), benchCommand(), configCommand(), versionCommand())
 	return root
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -42,14 +43,13 @@ waiting for a load balancer. A second signal ends at once.`,
 	flags.StringVar(&f.over.Listen, "listen", "", "address of the data plane; overrides server.listen")
 	flags.StringVar(&f.over.TelemetryListen, "telemetry-listen", "", "address of metrics and health; overrides telemetry.listen")
 	flags.StringVar(&f.over.LogLevel, "log-level", "", "debug, info, warn or error; overrides telemetry.log_level")
-	cmd.MarkFlagsOneRequired("config", "demo")
-	cmd.MarkFlagsMutuallyExclusive("config", "demo")
 	return cmd
 }
 
 func serve(cmd *cobra.Command, f serveFlags) error {
-	ctx, stop := context.WithCancelCause(cmd.Context())
-	defer stop(nil)
+	if (f.file == "") == !f.demo {
+		return errors.New("serve needs either --config FILE, or --demo for a simulated fleet; see firsttoken serve --help")
+	}
 	load := func() (*config.Config, error) { return loadFile(f) }
 	opts := app.Options{Log: os.Stdout, Reload: load, Version: version}
 	if f.demo {
@@ -71,8 +71,22 @@ func serve(cmd *cobra.Command, f serveFlags) error {
 	if f.demo {
 		greet(cmd.OutOrStdout(), a)
 	}
-	go handleSignals(ctx, stop, a) // ends with ctx
-	return a.Run(ctx)
+	return runUntilSignal(cmd.Context(), a)
+}
+
+// runUntilSignal runs the gateway with its signals.
+func runUntilSignal(ctx context.Context, a *app.App) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
+	var handling sync.WaitGroup
+	handling.Go(func() { handleSignals(signals, stop, a) })
+	err := a.Run(ctx)
+	signal.Stop(signals)
+	close(signals)
+	handling.Wait()
+	return err
 }
 
 func loadFile(f serveFlags) (*config.Config, error) {
@@ -84,10 +98,8 @@ func loadFile(f serveFlags) (*config.Config, error) {
 }
 
 // handleSignals turns signals into a reload, a drain, or, the second time, an
-// immediate end.
-func handleSignals(ctx context.Context, stop context.CancelCauseFunc, a *app.App) {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, os.Interrupt)
+// immediate end. It ends with the channel.
+func handleSignals(signals <-chan os.Signal, stop context.CancelCauseFunc, a *app.App) {
 	stopping := false
 	for s := range signals {
 		switch {
@@ -95,13 +107,10 @@ func handleSignals(ctx context.Context, stop context.CancelCauseFunc, a *app.App
 			_ = a.Reload() // it has logged and counted its error
 		case stopping:
 			fmt.Fprintln(os.Stderr, "firsttoken: stopped without draining")
-			os.Exit(130)
+			os.Exit(128 + int(s.(syscall.Signal))) // as a shell reports it
 		default:
 			stopping = true
-			stop(app.Stop{AtOnce: s == os.Interrupt})
+			stop(app.Stop{AtOnce: s == syscall.SIGINT})
 		}
-	}
-	if err := ctx.Err(); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "firsttoken:", err)
 	}
 }

@@ -53,14 +53,15 @@ type App struct {
 
 	data, operator         net.Listener
 	dataServer, operServer *http.Server
+	conns                  sync.WaitGroup // of both servers
 	stopStreams            context.CancelCauseFunc
 
 	draining atomic.Bool
 
-	reloadMu sync.Mutex
+	reloadMu sync.Mutex // guards what follows
 	current  *config.Config
 	number   int64
-	retired  []*http.Transport
+	seen     map[string]digest // of current's files when they were last read
 }
 
 // New builds a gateway and opens its listeners, so that its addresses are
@@ -77,7 +78,7 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1}
+	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1, seen: digests(cfg.Files())}
 	a.metrics = telemetry.NewMetrics(reg)
 	a.compile = newCompiler(a.metrics, opts.Dial)
 	a.monitor = monitor.New(logs.Events, a.metrics)
@@ -122,15 +123,28 @@ func (a *App) listen() error {
 		ReadHeaderTimeout: a.cfg.Server.ReadHeaderTimeout.D(),
 		IdleTimeout:       a.cfg.Server.KeepAlive.D(),
 		BaseContext:       func(net.Listener) context.Context { return streams },
+		ConnState:         a.countConns,
 		ErrorLog:          a.logs.ForServer(),
 	}
 	edge.Configure(a.dataServer, limits)
 	a.operServer = &http.Server{
 		Handler:           a.operatorHandler(),
 		ReadHeaderTimeout: 10 * time.Second,
+		ConnState:         a.countConns,
 		ErrorLog:          a.logs.ForServer(),
 	}
 	return nil
+}
+
+// countConns counts a connection until its goroutine, and with it any handler,
+// is at its end.
+func (a *App) countConns(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		a.conns.Add(1)
+	case http.StateClosed:
+		a.conns.Done()
+	}
 }
 
 // Addr is the address of the data plane.
@@ -159,31 +173,33 @@ type Stop struct {
 
 func (Stop) Error() string { return "stop" }
 
-// Run serves until ctx ends, then drains. It returns nil after a drain, even
-// one that had to end streams, and an error if a listener failed. It may be
-// called once.
+// Run serves until ctx ends or a listener fails, then drains. It returns nil
+// after a drain, even one that had to end streams, and the error of a listener.
+// Everything it started has ended when it returns. It may be called once.
 func (a *App) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
-	var servers sync.WaitGroup
-	servers.Go(func() { failed <- serve(a.dataServer, a.data) })
-	servers.Go(func() { failed <- serve(a.operServer, a.operator) })
 	watching, stopWatching := context.WithCancel(ctx)
-	servers.Go(func() { a.watchFiles(watching) })
+	defer stopWatching()
+	var loops sync.WaitGroup
+	loops.Go(func() { failed <- serve(a.dataServer, a.data) })
+	loops.Go(func() { failed <- serve(a.operServer, a.operator) })
+	loops.Go(func() { a.watchFiles(watching) })
 	a.logs.Events.Info("serving", zap.Stringer("listen", a.Addr()), zap.Stringer("telemetry", a.OperatorAddr()),
 		zap.Int("models", len(a.cfg.Models)), zap.String("version", a.opts.Version))
 
 	var err error
 	select {
 	case <-ctx.Done():
-		a.drain(ctx)
+		a.drain(a.acceptTime(ctx))
 	case err = <-failed:
-		_ = a.dataServer.Close()
+		a.logs.Events.Error("a listener failed", zap.Error(err))
+		a.drain(0)
 	}
 	stopWatching()
 	_ = a.operServer.Close()
-	a.monitor.Stop()
-	servers.Wait()
-	a.closeTransports()
+	a.stopMonitor()
+	loops.Wait()
+	a.conns.Wait()
 	a.logs.Events.Info("stopped")
 	return errors.Join(err, a.logs.Sync())
 }
@@ -195,18 +211,23 @@ func serve(s *http.Server, ln net.Listener) error {
 	return nil
 }
 
+// acceptTime is how long new requests are still accepted after ctx ended.
+func (a *App) acceptTime(ctx context.Context) time.Duration {
+	var stop Stop
+	if errors.As(context.Cause(ctx), &stop) && stop.AtOnce {
+		return 0
+	}
+	return a.cfg.Drain.Accept.D()
+}
+
 // tellTime is how long streams past the drain limit get to carry their error event.
 const tellTime = 2 * time.Second
 
 // drain fails readiness, goes on accepting for a while, lets streams finish
 // up to the limit, and ends the rest with an error event.
-func (a *App) drain(ctx context.Context) {
+func (a *App) drain(accept time.Duration) {
 	a.draining.Store(true)
-	accept, limit := a.cfg.Drain.Accept.D(), a.cfg.Drain.Limit.D()
-	var stop Stop
-	if errors.As(context.Cause(ctx), &stop) && stop.AtOnce {
-		accept = 0
-	}
+	limit := a.cfg.Drain.Limit.D()
 	a.logs.Events.Info("draining", zap.Duration("accept", accept), zap.Duration("limit", limit))
 	time.Sleep(accept)
 	if shutdown(a.dataServer, limit) == nil {
@@ -219,6 +240,7 @@ func (a *App) drain(ctx context.Context) {
 	}
 }
 
+// shutdown waits for the requests in flight, at most limit; 0 is no limit.
 func shutdown(s *http.Server, limit time.Duration) error {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	if limit > 0 {
@@ -228,10 +250,11 @@ func shutdown(s *http.Server, limit time.Duration) error {
 	return s.Shutdown(ctx)
 }
 
-func (a *App) closeTransports() {
+// stopMonitor ends what talks to engines besides requests. No reload starts it
+// again: drain has begun.
+func (a *App) stopMonitor() {
 	a.reloadMu.Lock()
 	defer a.reloadMu.Unlock()
-	for _, t := range a.compile.all() {
-		t.CloseIdleConnections()
-	}
+	a.monitor.Stop()
+	a.compile.closeIdle()
 }

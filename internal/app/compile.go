@@ -195,6 +195,15 @@ func watch(spec config.Backend, b *backends.Backend, rt http.RoundTripper) monit
 	}
 }
 
+// closeIdle closes the connections to engines that no request uses.
+func (c *compiler) closeIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.transports {
+		t.CloseIdleConnections()
+	}
+}
+
 // keep is what the metrics of a revision are about.
 func (r *revision) keep() (models map[string]bool, byBackend map[string]map[string]bool) {
 	models, byBackend = map[string]bool{}, map[string]map[string]bool{}

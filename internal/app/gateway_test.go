@@ -32,6 +32,7 @@ type gateway struct {
 
 	mu     sync.Mutex
 	config string
+	silent map[string]bool // addresses whose dials are never answered
 }
 
 const gatewayAddr = "gateway:8080"
@@ -40,18 +41,31 @@ const gatewayAddr = "gateway:8080"
 // are reached by the host names they are given under, e.g. "a:8000".
 func startGateway(t testing.TB, text string, backends map[string]http.Handler) *gateway {
 	t.Helper()
-	g := &gateway{t: t, net: memnet.New(), log: &logBuffer{}, config: text, done: make(chan error, 1)}
+	g := newGateway(t)
+	g.config = text
 	for addr, h := range backends {
 		g.serveBackend(addr, h)
 	}
-	cfg, err := g.load()
+	return g.start(g.load)
+}
+
+// newGateway is a gateway that is yet to be started, and its network.
+func newGateway(t testing.TB) *gateway {
+	return &gateway{t: t, net: memnet.New(), log: &logBuffer{}, done: make(chan error, 1), silent: map[string]bool{}}
+}
+
+// start starts the gateway with the configuration that load reads.
+func (g *gateway) start(load func() (*config.Config, error)) *gateway {
+	t := g.t
+	t.Helper()
+	cfg, err := load()
 	if err != nil {
 		t.Fatalf("configuration: %v", err)
 	}
 	g.app, err = app.New(cfg, app.Options{
-		Log: g.log, Reload: g.load, Version: "test",
+		Log: g.log, Reload: load, Version: "test",
 		Listen: func(_, addr string) (net.Listener, error) { return g.net.Listen(addr) },
-		Dial:   g.net.DialContext,
+		Dial:   g.dial,
 	})
 	if err != nil {
 		t.Fatalf("start the gateway: %v", err)
@@ -66,6 +80,25 @@ func startGateway(t testing.TB, text string, backends map[string]http.Handler) *
 		g.shutdown()
 	})
 	return g
+}
+
+// dial connects the gateway to its backends.
+func (g *gateway) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	g.mu.Lock()
+	silent := g.silent[addr]
+	g.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return g.net.DialContext(ctx, network, addr)
+}
+
+// silence leaves dials of addr without an answer.
+func (g *gateway) silence(addr string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.silent[addr] = true
 }
 
 // serveBackend listens at addr; close ends it and every connection to it.
@@ -125,6 +158,7 @@ type answer struct {
 	header http.Header
 	body   string
 	err    error // of reading the body
+	last   bool  // the connection is closed after it
 }
 
 // chat posts a chat completion and reads the whole answer.
@@ -140,7 +174,7 @@ func (g *gateway) chat(body string, header ...string) answer {
 func readAnswer(resp *http.Response) answer {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	return answer{status: resp.StatusCode, header: resp.Header, body: string(text), err: err}
+	return answer{status: resp.StatusCode, header: resp.Header, body: string(text), err: err, last: resp.Close}
 }
 
 // streamBody is a chat request that streams.

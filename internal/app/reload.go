@@ -1,12 +1,9 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"fmt"
-	"io"
-	"net/http"
+	"errors"
 	"os"
 	"time"
 
@@ -38,8 +35,12 @@ func (a *App) Reload() error {
 
 func (a *App) reload() error {
 	if a.opts.Reload == nil {
-		return fmt.Errorf("this gateway was started without a configuration file")
+		return errors.New("this gateway was started without a configuration file")
 	}
+	if a.draining.Load() {
+		return errors.New("the gateway is shutting down")
+	}
+	a.seen = digests(a.current.Files()) // before reading them: a change meanwhile is not missed
 	cfg, err := a.opts.Reload()
 	if err != nil {
 		return err
@@ -52,13 +53,17 @@ func (a *App) reload() error {
 	a.number++
 	a.warnRestart(cfg)
 	a.current = cfg
+	for name, d := range digests(cfg.Files()) {
+		if _, known := a.seen[name]; !known {
+			a.seen[name] = d
+		}
+	}
 	a.plane.Swap(rev.table)
 	a.monitor.Watch(rev.watch)
 	a.metrics.Keep(rev.keep())
-	for _, t := range append(a.retired, rev.retired...) {
+	for _, t := range rev.retired {
 		t.CloseIdleConnections() // busy connections end with their requests and the idle timeout
 	}
-	a.retired = rev.retired
 	return nil
 }
 
@@ -79,44 +84,40 @@ func (a *App) watchFiles(ctx context.Context) {
 	}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	last := a.fingerprint()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if now := a.fingerprint(); !bytes.Equal(now, last) {
-			last = now
+		if a.changed() {
 			_ = a.Reload() // it has logged and counted its error
 		}
 	}
 }
 
-// fingerprint is a digest of the files' contents; a file that can't be read
-// counts as empty, and the reload will name it.
-func (a *App) fingerprint() []byte {
+// changed reports whether a file differs from when it was last read.
+func (a *App) changed() bool {
 	a.reloadMu.Lock()
-	files := a.current.Files()
-	a.reloadMu.Unlock()
-	sum := sha256.New()
-	for _, name := range files {
-		fmt.Fprintf(sum, "%q\n", name)
-		if f, err := os.Open(name); err == nil {
-			_, _ = io.Copy(sum, f)
-			_ = f.Close()
+	defer a.reloadMu.Unlock()
+	for name, d := range digests(a.current.Files()) {
+		if a.seen[name] != d {
+			return true
 		}
 	}
-	return sum.Sum(nil)
+	return false
 }
 
-// all lists the compiler's connection pools.
-func (c *compiler) all() []*http.Transport {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []*http.Transport
-	for _, t := range c.transports {
-		out = append(out, t)
+// digest stands for the content of a file.
+type digest [sha256.Size]byte
+
+// digests reads the files; one that can't be read counts as empty, and the
+// reload will name it.
+func digests(files []string) map[string]digest {
+	out := map[string]digest{}
+	for _, name := range files {
+		content, _ := os.ReadFile(name)
+		out[name] = sha256.Sum256(content)
 	}
 	return out
 }

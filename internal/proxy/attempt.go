@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
@@ -33,20 +35,29 @@ const (
 
 // answer handles the engine's response by its status and kind.
 func (x *exchange) answer(a *attempt) *failure {
-	switch status := a.resp.StatusCode; {
+	status, stream := a.resp.StatusCode, isEventStream(a.resp.Header) && !encoded(a.resp.Header)
+	switch {
 	case status == http.StatusTooManyRequests || status >= 500:
 		return a.hold()
 	case status < 200 || (status >= 300 && status < 400):
-		return upstream(reasonBadResponse, http.StatusBadGateway, "the engine's answer was not understood",
-			errors.New("engine answered "+a.resp.Status))
+		return a.badResponse("")
+	case x.committed && (status >= 400 || !stream):
+		return a.refuseInStream()
 	case status >= 400:
 		return a.relayWhole(false)
-	case isEventStream(a.resp.Header) && !encoded(a.resp.Header):
+	case stream:
 		return a.relayStream()
 	case isJSON(a.resp.Header) && !encoded(a.resp.Header):
 		return a.relayWhole(true)
 	}
 	return a.relayRaw(nil)
+}
+
+// badResponse is an answer that no client could make sense of. The log gets its
+// status and nothing of the engine's own text, which may be of a completion.
+func (a *attempt) badResponse(how string) *failure {
+	return upstream(reasonBadResponse, http.StatusBadGateway, "the engine's answer was not understood",
+		fmt.Errorf("engine answered %d%s", a.resp.StatusCode, how))
 }
 
 func isEventStream(h http.Header) bool { return mediaType(h) == "text/event-stream" }
@@ -82,30 +93,39 @@ func encoded(h http.Header) bool {
 
 // hold keeps an engine's refusal, to be passed on if nobody else can serve.
 func (a *attempt) hold() *failure {
-	a.dog.arm(a.target.Timeouts.Idle, errIdle)
-	body, err := io.ReadAll(io.LimitReader(a.resp.Body, refusalLimit))
+	body, err := io.ReadAll(io.LimitReader(idleReader{a}, refusalLimit))
 	if err != nil {
 		return a.explain(a.ctx, err)
 	}
 	return refusedByEngine(&engineAnswer{status: a.resp.StatusCode, header: a.resp.Header, body: body})
 }
 
+// refuseInStream keeps an answer that can't continue the stream that was begun:
+// the comments of an engine that failed are all the client has of it.
+func (a *attempt) refuseInStream() *failure {
+	if a.resp.StatusCode < 400 {
+		return a.badResponse(" in another type")
+	}
+	f := a.hold()
+	if f.engine != nil {
+		f.reason, f.class, f.retry = reasonEngine4xx, backends.Served, false
+	}
+	return f
+}
+
 // relayWhole reads an unstreamed answer before any of it is sent; one that is
 // too long for that goes on as it comes.
 func (a *attempt) relayWhole(read bool) *failure {
-	a.dog.arm(a.target.Timeouts.Idle, errIdle)
-	body, err := readUpTo(a.resp.Body, a.resp.ContentLength, wholeLimit)
+	body, err := readUpTo(idleReader{a}, a.resp.ContentLength, wholeLimit)
 	switch {
 	case errors.Is(err, errMore):
 		return a.relayRaw(body)
 	case err != nil:
 		return a.explain(a.ctx, err)
 	}
-	a.dog.pause()
 	if read {
-		a.meter.ReadJSON(body)
-		if a.meter.Aborted {
-			return a.aborted()
+		if f := a.readJSON(body); f != nil {
+			return f
 		}
 	}
 	copyResponseHeader(a.w.Header(), a.resp.Header)
@@ -115,6 +135,30 @@ func (a *attempt) relayWhole(read bool) *failure {
 		return a.clientGone(err)
 	}
 	return nil
+}
+
+// readJSON meters a whole answer and says whether it is one.
+func (a *attempt) readJSON(body []byte) *failure {
+	a.meter.ReadJSON(body)
+	switch {
+	case a.meter.Unparsed > 0:
+		return upstream(reasonTruncated, http.StatusBadGateway, "the engine's answer was not complete", io.ErrUnexpectedEOF)
+	case a.meter.Aborted:
+		return a.aborted()
+	case a.meter.Failed && a.engineFault():
+		return a.errorAnswer(body)
+	}
+	return nil
+}
+
+// idleReader reads an answer's body; each read has the idle timeout anew.
+type idleReader struct{ *attempt }
+
+func (r idleReader) Read(p []byte) (int, error) {
+	r.dog.arm(r.target.Timeouts.Idle, errIdle)
+	n, err := r.resp.Body.Read(p)
+	r.dog.pause()
+	return n, err
 }
 
 // errMore says that there is more to read than was asked for.
@@ -159,17 +203,16 @@ func (a *attempt) relayRaw(head []byte) *failure {
 				return f
 			}
 		}
-		a.dog.arm(a.target.Timeouts.Idle, errIdle)
-		n, err := a.resp.Body.Read(buf)
-		a.dog.pause()
+		n, err := idleReader{a}.Read(buf)
 		if chunk = buf[:n]; n > 0 && err != nil {
 			if f := a.sendRaw(chunk, stream); f != nil {
 				return f
 			}
 		}
 		switch {
+		case err == io.EOF && !a.dataSent:
+			return a.badResponse(" without a body")
 		case err == io.EOF:
-			a.commitFrom(stream)
 			return nil
 		case err != nil:
 			return a.explain(a.ctx, err)

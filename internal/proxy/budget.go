@@ -7,9 +7,9 @@ import (
 
 // Budget bounds the retries of one model so that an outage is not made worse
 // by them: at any moment retries are at most a share of the requests in
-// flight, and over the last ten seconds at most the same share of the
-// requests begun; a small number is always allowed. It outlives revisions and
-// is safe for concurrent use.
+// flight, and over ten seconds at most the same share of the requests that
+// were begun or, where that is more, are in flight; a small number is always
+// allowed. It outlives revisions and is safe for concurrent use.
 type Budget struct {
 	mu       sync.Mutex
 	ratio    float64
@@ -67,7 +67,7 @@ func (b *Budget) take(now time.Time, again bool) bool {
 		retrying--
 	}
 	requests, retries := b.recent(now)
-	if retrying >= b.allowance(b.active) || retries >= b.allowance(requests) {
+	if retrying >= b.allowance(b.active) || retries >= b.allowance(max(requests, b.active)) {
 		return false
 	}
 	b.slice(now).retries++

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"time"
 
@@ -34,6 +35,7 @@ type exchange struct {
 	retried  bool   // holds a retry of the budget
 	why      string // reason of the last choice
 	meter    openai.Meter
+	conns    connTrace
 
 	committed  bool // the status line went out
 	dataSent   bool // a data event, or part of a body, went out
@@ -51,7 +53,7 @@ type exchange struct {
 // run serves the request: claim, attempt, and again while that may help.
 func (x *exchange) run() {
 	x.model.Metrics.InFlight.Inc()
-	x.model.Budget.begin(x.accepted)
+	x.model.Budget.begin(time.Now()) // not accepted: the body took its time
 	defer func() {
 		x.model.Budget.end(x.retried)
 		x.model.Metrics.InFlight.Dec()
@@ -78,14 +80,16 @@ func (x *exchange) run() {
 	}
 }
 
+// totalTimeout bounds the whole request by the longest total timeout of the
+// backends that may serve it; one without any is the longest.
 func (x *exchange) totalTimeout() (context.Context, context.CancelFunc) {
 	ctx := x.r.Context()
 	total := time.Duration(0)
 	for _, t := range x.model.Targets {
+		if t.Timeouts.Total <= 0 {
+			return ctx, func() {}
+		}
 		total = max(total, t.Timeouts.Total)
-	}
-	if total <= 0 {
-		return ctx, func() {}
 	}
 	x.bound(x.accepted.Add(total))
 	return context.WithDeadlineCause(ctx, x.accepted.Add(total), errTotal)
@@ -144,30 +148,31 @@ func (x *exchange) again(f *failure) *router.Lease {
 // attempt tries one backend. nil means that the request is served; otherwise
 // the failure says what happened, and dataSent what the client has seen.
 func (x *exchange) attempt(ctx context.Context, lease *router.Lease) *failure {
-	b := lease.Backend()
-	target := x.model.target(b)
+	target := x.model.target(lease.Backend())
+	f := panicked // until something better is known
+	defer func() { x.settle(lease, target, f) }()
 	x.attempts++
-	x.tried = append(x.tried, b)
-	x.backend, x.why = b.Name, lease.Reason()
+	x.tried = append(x.tried, lease.Backend())
+	x.backend, x.why = lease.Backend().Name, lease.Reason()
 	x.meter.Reset()
 	x.attemptAt, x.firstToken, x.lastToken = time.Now(), time.Time{}, time.Time{}
+	f = x.try(ctx, lease, target)
+	return f
+}
 
+// try sends the request to the target and passes its answer on.
+func (x *exchange) try(ctx context.Context, lease *router.Lease, target *Target) *failure {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errAttemptOver)
 	dog := newWatchdog(cancel)
 	defer dog.pause()
-	var f *failure
-	defer func() { x.settle(lease, target, f) }() // on a panic as well
-
 	x.armForHeaders(dog, target)
-	resp, err := target.Transport.RoundTrip(x.request(ctx, target))
+	resp, err := x.roundTrip(ctx, target)
 	if err != nil {
-		f = x.explain(ctx, err)
-		return f
+		return x.explain(ctx, err)
 	}
 	defer resp.Body.Close()
-	f = x.answer(&attempt{exchange: x, ctx: ctx, dog: dog, lease: lease, target: target, resp: resp})
-	return f
+	return x.answer(&attempt{exchange: x, ctx: ctx, dog: dog, lease: lease, target: target, resp: resp})
 }
 
 // armForHeaders starts the phase that ends with the engine's headers.
@@ -180,25 +185,58 @@ func (x *exchange) armForHeaders(dog *watchdog, t *Target) {
 	dog.arm(header, errHeaderTimeout)
 }
 
-// request builds the attempt's request from the client's.
-func (x *exchange) request(ctx context.Context, t *Target) *http.Request {
-	body := x.req.Body(t.Backend.Model, x.hides(t))
-	sent := 0
-	newBody := func() (io.ReadCloser, error) {
-		if sent++; sent > 1 {
+// maxResends bounds how often a request is sent again because of connections
+// that the engine had given up.
+const maxResends = 3
+
+// roundTrip sends the request and waits for the engine's headers. The engine
+// may close an idle connection at the moment it is used again, which is no
+// failure: the request goes out on another one. net/http does that by itself
+// unless it happens while the body is being written, when the engine can't
+// have begun to work on it either.
+func (x *exchange) roundTrip(ctx context.Context, t *Target) (*http.Response, error) {
+	x.conns.trace.GotConn = x.conns.got
+	ctx = httptrace.WithClientTrace(ctx, &x.conns.trace)
+	r := x.request(t)
+	for resends := 0; ; resends++ {
+		x.conns.taken = 0
+		resp, err := t.Transport.RoundTrip(r.WithContext(ctx))
+		again := err != nil && x.conns.reused && isWrite(err) && ctx.Err() == nil && resends < maxResends
+		for n := x.conns.taken; n > 1 || (again && n > 0); n-- {
 			t.Metrics.StaleConnection()
 		}
-		return io.NopCloser(bytes.NewReader(body)), nil
+		if !again {
+			return resp, err
+		}
+		r.Body, _ = r.GetBody()
 	}
+}
+
+// connTrace watches which connections a request takes.
+type connTrace struct {
+	trace  httptrace.ClientTrace
+	taken  int  // by one RoundTrip, which goes on when one turns out to be closed
+	reused bool // the last one had served a request before
+}
+
+func (c *connTrace) got(info httptrace.GotConnInfo) {
+	c.taken++
+	c.reused = info.Reused
+}
+
+// request builds the attempt's request from the client's, with a body that can
+// be sent again.
+func (x *exchange) request(t *Target) *http.Request {
+	body := x.req.Body(t.Backend.Model, x.hides(t))
+	newBody := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	first, _ := newBody()
 	u := t.urls[x.req.Endpoint]
-	r := &http.Request{
+	return &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: requestHeader(x.r.Header, t.Backend, x.id),
 		Body:   first, GetBody: newBody, ContentLength: int64(len(body)),
 	}
-	return r.WithContext(ctx)
 }
 
 // hides reports whether the gateway asks this target for a usage chunk that
@@ -223,6 +261,7 @@ func (x *exchange) settle(lease *router.Lease, t *Target, f *failure) {
 	t.Metrics.Unparsed(x.meter.Unparsed)
 	if f == nil {
 		x.observeTPOT(t)
+		x.boundWrite(t.Timeouts.ClientWrite) // the end of the answer is a write too
 	}
 }
 
@@ -244,45 +283,53 @@ func (x *exchange) observeTPOT(t *Target) {
 	}
 }
 
-// fail tells the client, in the way that is still open, and records why.
+// fail tells the client, in the way that is still open, and records why. An
+// answer that can't be finished is cut, so that it does not look whole.
 func (x *exchange) fail(f *failure) {
 	x.reason, x.details = f.reason, f.details
 	switch {
 	case f.client:
 		x.status = statusClientClosed
+		panic(http.ErrAbortHandler)
 	case x.committed && x.streaming():
-		x.writeEvent(f.told)
+		x.tellInStream(f)
 	case x.committed:
-		panic(http.ErrAbortHandler) // a body that can't be finished must not look whole
+		panic(http.ErrAbortHandler)
 	case f.engine != nil:
-		x.pass(f.engine)
+		x.pass(f)
 	default:
-		x.status = f.told.Status
-		f.told.Write(x.w)
+		x.refuse(f.told)
 	}
 }
 
-// streaming reports whether the committed answer is an event stream.
+// streaming reports whether the committed answer is an event stream that an
+// event can be added to.
 func (x *exchange) streaming() bool {
-	return isEventStream(x.w.Header())
+	return isEventStream(x.w.Header()) && !encoded(x.w.Header())
 }
 
 // pass hands on an engine's own answer. A body that is no JSON is put into
 // the error shape that clients can read.
-func (x *exchange) pass(a *engineAnswer) {
-	x.status = a.status
-	copyResponseHeader(x.w.Header(), a.header)
+func (x *exchange) pass(f *failure) {
+	a, h := f.engine, x.w.Header()
+	copyResponseHeader(h, a.header)
 	if !isJSON(a.header) && !isEventStream(a.header) {
-		e := &openai.Error{Status: a.status, Type: "upstream_error", Code: "upstream_" + reasonEngine5xx,
-			Message: "the engine answered " + strconv.Itoa(a.status) + " " + http.StatusText(a.status)}
-		x.w.Header().Del("Content-Encoding")
-		e.Write(x.w)
+		delete(h, "Content-Encoding")
+		x.refuse(f.told)
 		return
 	}
 	x.commit(a.status, int64(len(a.body)))
-	if err := x.write(a.body, 0); err != nil {
+	if err := x.write(a.body, errorEventLimit); err != nil {
 		x.details = err
 	}
+}
+
+// refuse answers with an error of the gateway's own.
+func (x *exchange) refuse(e *openai.Error) {
+	x.status = e.Status
+	x.debugHeaders()
+	x.boundWrite(errorEventLimit)
+	e.Write(x.w)
 }
 
 // commit sends the status line and headers; length < 0 is unknown.
@@ -295,11 +342,18 @@ func (x *exchange) commit(status int, length int64) {
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 	}
-	if x.table.DebugHeaders {
-		h["X-Firsttoken-Backend"] = []string{x.backend}
-		h["X-Firsttoken-Attempts"] = []string{strconv.Itoa(x.attempts)}
-	}
+	x.debugHeaders()
 	x.w.WriteHeader(status)
+}
+
+// debugHeaders names the backend of the last attempt.
+func (x *exchange) debugHeaders() {
+	if !x.table.DebugHeaders {
+		return
+	}
+	h := x.w.Header()
+	h["X-Firsttoken-Backend"] = []string{x.backend}
+	h["X-Firsttoken-Attempts"] = []string{strconv.Itoa(x.attempts)}
 }
 
 // write sends p to the client within limit (0: none) for each write.
@@ -319,19 +373,30 @@ func (x *exchange) boundWrite(limit time.Duration) {
 		return
 	}
 	now := time.Now()
-	if x.writeBound.Sub(now) > limit-limit/16 {
+	if left := x.writeBound.Sub(now); left > limit-limit/16 && left <= limit {
 		return
 	}
 	x.writeBound = now.Add(limit)
 	_ = x.rc.SetWriteDeadline(x.writeBound) // not every writer has deadlines
 }
 
-// writeEvent ends a committed stream with one error event and no [DONE].
-func (x *exchange) writeEvent(e *openai.Error) {
-	if x.write(e.Event(x.req.Endpoint), errorEventLimit) == nil {
+// tellInStream ends a committed stream with one error event and no [DONE]. An
+// engine's error keeps its words; one that is in the stream already is not
+// told again.
+func (x *exchange) tellInStream(f *failure) {
+	var event []byte
+	switch {
+	case f.engine != nil && isEventStream(f.engine.header):
+		event = f.engine.body
+	case f.engine != nil:
+		event = errorEvent(x.req.Endpoint, f.engine.body, f.told)
+	case f.told != nil:
+		event = f.told.Event(x.req.Endpoint)
+	}
+	if x.write(event, errorEventLimit) == nil {
 		_ = x.rc.Flush()
 	}
 }
 
-// errorEventLimit bounds telling a client that its stream is broken.
+// errorEventLimit bounds the write that tells a client what went wrong.
 const errorEventLimit = 5 * time.Second

@@ -2,12 +2,13 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/openai"
@@ -55,6 +56,7 @@ const (
 	reasonNoBackend    = "no_backend"
 	reasonSaturated    = "saturated"
 	reasonInvalid      = "invalid_request"
+	reasonPanic        = "panic"
 	statusClientClosed = 499 // nginx's code for a client that left; logged, never sent
 )
 
@@ -70,6 +72,9 @@ func upstream(reason string, status int, message string, cause error) *failure {
 func neutral(reason string, told *openai.Error, cause error) *failure {
 	return &failure{reason: reason, class: backends.Dropped, told: told, details: cause}
 }
+
+// panicked is the failure of an attempt that a panic ended.
+var panicked = &failure{reason: reasonPanic, class: backends.Dropped}
 
 func clientLeft(cause error) *failure {
 	f := neutral(reasonClientLeft, &openai.Error{Status: statusClientClosed, Message: "the client left"}, cause)
@@ -99,34 +104,71 @@ func (x *exchange) explain(ctx context.Context, err error) *failure {
 	return unreachable(err)
 }
 
-// unreachable tells a failed dial from a lost connection.
+// unreachable tells apart a failed dial, a lost connection and an answer that
+// is no HTTP.
 func unreachable(err error) *failure {
-	var op *net.OpError
 	switch {
-	case errors.Is(err, errDialTimeout):
+	case errors.Is(err, errDialTimeout), isTLSTimeout(err):
 		return upstream(reasonDialTimeout, http.StatusGatewayTimeout, "the engine could not be reached in time", err)
-	case errors.As(err, &op) && op.Op == "dial":
+	case isDial(err):
 		return upstream(reasonDial, http.StatusBadGateway, "the engine could not be reached", err)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return upstream(reasonDial, http.StatusBadGateway, "the engine could not be reached", err)
-	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "server response headers exceeded"):
-		return upstream(reasonBadResponse, http.StatusBadGateway, "the engine's answer was not understood", err)
+	case isLost(err):
+		return upstream(reasonLost, http.StatusBadGateway, "the connection to the engine was lost", err)
 	}
-	return upstream(reasonLost, http.StatusBadGateway, "the connection to the engine was lost", err)
+	return upstream(reasonBadResponse, http.StatusBadGateway, "the engine's answer was not understood", withoutContent(err))
 }
 
-// refusedByEngine is a 429 or 5xx that the engine answered; its own answer is
+func isDial(err error) bool {
+	var op *net.OpError
+	var certificate *tls.CertificateVerificationError
+	var noTLS tls.RecordHeaderError
+	return errors.As(err, &op) && (op.Op == "dial" || op.Op == "remote error") || // the latter: a TLS alert
+		errors.As(err, &certificate) || errors.As(err, &noTLS)
+}
+
+// isTLSTimeout knows the transport's own error of that name.
+func isTLSTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout() && strings.Contains(err.Error(), "TLS handshake")
+}
+
+func isLost(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		strings.HasSuffix(err.Error(), "server closed idle connection")
+}
+
+// isWrite reports whether sending failed, as opposed to receiving.
+func isWrite(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "write"
+}
+
+// withoutContent keeps of an error what was wrong and drops the engine's bytes
+// that net/http quotes behind it: they may be of a completion.
+func withoutContent(err error) error {
+	text := strings.TrimPrefix(err.Error(), "net/http: ")
+	text = strings.TrimPrefix(text, "HTTP/1.x transport connection broken: ")
+	if end := strings.IndexAny(text, `":;`); end >= 0 {
+		text = text[:end]
+	}
+	return errors.New(strings.TrimSpace(text))
+}
+
+// refusedByEngine is a 4xx or 5xx that the engine answered; its own answer is
 // passed on if nobody else can serve the request.
 func refusedByEngine(a *engineAnswer) *failure {
-	f := &failure{
-		reason: reasonEngine5xx, class: backends.Fault, retry: a.status != http.StatusNotImplemented,
-		engine: a, details: fmt.Errorf("engine answered %d", a.status),
-		told: &openai.Error{Status: a.status, Type: "upstream_error", Code: "upstream_" + reasonEngine5xx,
-			Message: fmt.Sprintf("the engine answered %d", a.status)},
+	reason, class := reasonEngine4xx, backends.Served
+	switch {
+	case a.status == http.StatusTooManyRequests:
+		reason, class = reasonEngine429, backends.Overloaded
+	case a.status >= 500:
+		reason, class = reasonEngine5xx, backends.Fault
 	}
-	if a.status == http.StatusTooManyRequests {
-		f.reason, f.class = reasonEngine429, backends.Overloaded
-	}
+	message := fmt.Sprintf("the engine answered %d %s", a.status, http.StatusText(a.status))
+	f := upstream(reason, a.status, message, errors.New(message))
+	f.class, f.engine = class, a
+	f.retry = class != backends.Served && a.status != http.StatusNotImplemented
 	return f
 }
 

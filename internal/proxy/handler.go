@@ -96,16 +96,33 @@ func (h *Handler) panicked(r *http.Request, value any, stack []byte) {
 // refuse answers a request that named no model the gateway has.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, e *openai.Error) {
 	h.metrics.EdgeRejected(e.Code)
+	boundWrite(w)
 	e.Write(w)
+	h.note(r, e.Status, reasonInvalid, e.Code)
+}
+
+// note writes the access line of an answer that took no backend.
+func (h *Handler) note(r *http.Request, status int, reason, code string) {
 	if h.access == nil {
 		return
 	}
-	fields := []zap.Field{zap.Int("status", e.Status), zap.String("reason", reasonInvalid), zap.String("code", e.Code)}
-	if r != nil { // nil: the request line itself was not understood
-		fields = append(fields, zap.String("request_id", edge.RequestIDFrom(r.Context())),
-			zap.String("method", r.Method), zap.String("path", clip(r.URL.Path)))
+	fields := []zap.Field{
+		zap.String("request_id", edge.RequestIDFrom(r.Context())),
+		zap.String("method", r.Method), zap.String("path", clip(r.URL.Path)),
+		zap.Int("status", status), zap.String("reason", reason),
+	}
+	if code != "" {
+		fields = append(fields, zap.String("code", code))
+	}
+	if id := edge.ClientRequestID(r); id != "" {
+		fields = append(fields, zap.String("client_request_id", id))
 	}
 	h.access.Info("request", fields...)
+}
+
+// boundWrite bounds the writing of an answer that is made in one piece.
+func boundWrite(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(errorEventLimit)) // not every writer has deadlines
 }
 
 // clip bounds what a client can make the log hold.
@@ -141,7 +158,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, api openai.Endpo
 		h: h, w: w, rc: rc, r: r, id: edge.RequestIDFrom(r.Context()),
 		table: t, model: m, req: req, accepted: accepted,
 		ask: router.Request{Model: m.Name, PromptTokens: req.PromptTokens, MaxTokens: req.MaxTokens,
-			Stream: req.Stream, Session: req.Session},
+			Stream: req.Stream, Session: req.Session, Blocks: req.AppendBlocks(nil, backends.BlockTokens)},
 	}
 	x.clientDeadline()
 	x.run()

@@ -15,6 +15,7 @@ var neverForwarded = map[string]bool{
 	// credentials
 	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Cookie2": true,
 	"X-Api-Key": true, "Api-Key": true, "X-Goog-Api-Key": true, "Ocp-Apim-Subscription-Key": true,
+	"X-Auth-Token": true, "X-Access-Token": true, "X-Authorization": true, "X-Amz-Security-Token": true, "X-Csrf-Token": true,
 	"Openai-Organization": true, "Openai-Project": true,
 	// hop by hop (RFC 9110 7.6.1)
 	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
@@ -23,12 +24,15 @@ var neverForwarded = map[string]bool{
 	"Content-Length": true, "Content-Type": true, "Content-Encoding": true, "Expect": true, "Accept-Encoding": true, "Host": true,
 	"Idempotency-Key": true, "Range": true, "If-None-Match": true, "If-Modified-Since": true,
 	// identity and origin
-	"Forwarded": true, "X-Real-Ip": true, "X-Client-Ip": true, "True-Client-Ip": true, "Cf-Connecting-Ip": true,
+	"Forwarded": true, "Via": true, "X-Real-Ip": true, "X-Client-Ip": true, "True-Client-Ip": true, "Cf-Connecting-Ip": true,
+	"X-Cluster-Client-Ip": true, "Fastly-Client-Ip": true, "X-Originating-Ip": true, "X-Remote-Ip": true, "X-Remote-Addr": true,
+	"X-Remote-User": true, "Remote-User": true,
 	"X-Request-Id": true, "X-Client-Request-Id": true, "X-Original-Url": true, "X-Rewrite-Url": true,
 	"X-Http-Method-Override": true, "X-Http-Method": true, "X-Method-Override": true,
 }
 
-var forwardedPrefixes = []string{"X-Forwarded-", "X-Firsttoken-", "X-Stainless-", "Proxy-"}
+// neverForwardedPrefixes are families of such headers.
+var neverForwardedPrefixes = []string{"X-Forwarded-", "X-Envoy-", "X-Firsttoken-", "X-Stainless-", "Proxy-"}
 
 // requestHeader builds the headers of an attempt from the client's. It is
 // made anew for every attempt.
@@ -57,15 +61,16 @@ func requestHeader(client http.Header, b *backends.Backend, requestID string) ht
 }
 
 func forwards(name string) bool {
-	if neverForwarded[name] || strings.ContainsAny(name, "_.") {
-		return false
-	}
-	for _, p := range forwardedPrefixes {
+	return !neverForwarded[name] && !strings.ContainsAny(name, "_.") && !hasPrefix(name, neverForwardedPrefixes)
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	for _, p := range prefixes {
 		if strings.HasPrefix(name, p) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // connectionNamed are the headers a Connection field declares hop-by-hop;
@@ -92,15 +97,19 @@ var neverReturned = map[string]bool{
 	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
 	"Content-Length": true, "Date": true, "Server": true, "Set-Cookie": true, "Set-Cookie2": true,
-	"Alt-Svc": true, "Strict-Transport-Security": true, "X-Request-Id": true,
+	"Alt-Svc": true, "Strict-Transport-Security": true, "X-Request-Id": true, "X-Client-Request-Id": true,
 }
+
+// neverReturnedPrefixes are families of such headers; the second is orders to
+// a proxy in front of the gateway.
+var neverReturnedPrefixes = []string{"X-Firsttoken-", "X-Accel-"}
 
 // copyResponseHeader copies an engine's headers to the client's answer. The
 // engine's own request id is kept under another name.
 func copyResponseHeader(dst, engine http.Header) {
 	named := connectionNamed(engine)
 	for name, values := range engine {
-		if !neverReturned[name] && !named[name] && !strings.HasPrefix(name, "X-Firsttoken-") {
+		if !neverReturned[name] && !named[name] && !hasPrefix(name, neverReturnedPrefixes) {
 			dst[name] = values
 		}
 	}

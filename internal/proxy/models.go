@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/firsttoken/firsttoken/internal/openai"
 )
 
 // modelInfo is OpenAI's model object.
@@ -30,7 +28,7 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) {
 			list = append(list, m.info(alias))
 		}
 	}
-	writeJSON(w, map[string]any{"object": "list", "data": list})
+	h.answer(w, r, map[string]any{"object": "list", "data": list})
 }
 
 // getModel answers GET /v1/models/{id}; ids may hold slashes.
@@ -41,16 +39,18 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, modelNotFound(id))
 		return
 	}
-	writeJSON(w, m.info(id))
+	h.answer(w, r, m.info(id))
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+// answer gives a document of the gateway's own.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		(&openai.Error{Status: http.StatusInternalServerError, Message: "internal error"}).Write(w)
-		return
+		panic(err) // names, times and lists of them can't fail
 	}
+	boundWrite(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // a client that left has no use for it
+	h.note(r, http.StatusOK, reasonOK, "")
 }

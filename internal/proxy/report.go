@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/http"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,7 +14,7 @@ import (
 func (x *exchange) report() {
 	now := time.Now()
 	if x.reason == "" { // a panic is on its way up
-		x.reason, x.status = "panic", 500
+		x.reason, x.status = reasonPanic, http.StatusInternalServerError
 	}
 	m, u := x.model.Metrics, x.meter.Usage
 	m.Request(x.req.Endpoint.String(), x.status, x.reason, now.Sub(x.accepted))

@@ -15,6 +15,7 @@ var (
 	errIdle          = errors.New("idle timeout")
 	errTotal         = errors.New("total timeout")
 	errClientWrite   = errors.New("client write timeout")
+	errStreamOver    = errors.New("stream over")
 	errAttemptOver   = errors.New("attempt over")
 
 	// ErrDraining cancels what still runs when the drain limit is reached.
