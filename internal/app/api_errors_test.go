@@ -41,6 +41,7 @@ func TestErrorMatrix(t *testing.T) {
 		{name: "responses without model", path: responses, body: `{"input":"hi"}`, status: 400, code: "missing_required_parameter", param: "model"},
 		{name: "stream is text", path: chat, body: `{"model":"m","stream":"yes",` + messages + `}`, status: 400, code: "invalid_type", param: "stream"},
 		{name: "stream_options is a number", path: chat, body: `{"model":"m","stream_options":1,` + messages + `}`, status: 400, code: "invalid_type", param: "stream_options"},
+		{name: "max_tokens is half", path: chat, body: `{"model":"m","max_tokens":0.5,` + messages + `}`, status: 400, code: "invalid_value", param: "max_tokens"},
 		{name: "unknown model", path: chat, body: plainBody("nobody"), status: 404, code: "model_not_found", param: "model"},
 		{name: "unknown model in the URL", method: "GET", path: "/v1/models/nobody", status: 404, code: "model_not_found", param: "model"},
 		{name: "unknown path", method: "GET", path: "/v1/nothing", status: 404, code: "unknown_url"},

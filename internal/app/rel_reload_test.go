@@ -353,7 +353,7 @@ func TestReloadCredentials(t *testing.T) {
 		g.start(func() (*config.Config, error) { return config.Load(filepath.Join(dir, "gateway.yaml"), nil) })
 		g.chat(plainBody("m"))
 		write(t, filepath.Join(dir, "key"), "secret-2\n")
-		time.Sleep(2 * time.Second)
+		time.Sleep(3 * time.Second)
 		g.chat(plainBody("m"))
 		for i, want := range []string{"Bearer secret-1", "Bearer secret-2"} {
 			if got := backend.Requests()[i].Header.Get("Authorization"); got != want {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"maps"
 	"os"
 	"time"
 
@@ -84,28 +85,34 @@ func (a *App) watchFiles(ctx context.Context) {
 	}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	for {
+	for changed := map[string]digest(nil); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if a.changed() {
+		// A file may be looked at while it is being written: only what two
+		// looks agree on is read.
+		before := changed
+		if changed = a.changed(); changed != nil && maps.Equal(changed, before) {
 			_ = a.Reload() // it has logged and counted its error
+			changed = nil
 		}
 	}
 }
 
-// changed reports whether a file differs from when it was last read.
-func (a *App) changed() bool {
+// changed returns the files' digests if one differs from when it was last
+// read, else nil.
+func (a *App) changed() map[string]digest {
 	a.reloadMu.Lock()
 	defer a.reloadMu.Unlock()
-	for name, d := range digests(a.current.Files()) {
+	now := digests(a.current.Files())
+	for name, d := range now {
 		if a.seen[name] != d {
-			return true
+			return now
 		}
 	}
-	return false
+	return nil
 }
 
 // digest stands for the content of a file.

@@ -390,6 +390,9 @@ func brokenJSON(err error) *Error {
 	return Invalid("", "invalid_json", "the request body is not valid JSON: "+what+where+"; send one JSON object in UTF-8")
 }
 
+// Forget frees the body; Body and AppendBlocks must not be called after it.
+func (r *Request) Forget() { r.body = nil }
+
 // Body returns the request's body for an engine that knows the model as
 // model ("" keeps the client's name); injectUsage adds
 // stream_options.include_usage to a stream whose client did not ask for it.

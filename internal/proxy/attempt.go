@@ -194,7 +194,7 @@ func readUpTo(r io.Reader, length int64, limit int) ([]byte, error) {
 
 // relayRaw passes on an answer whose content is not read, flushing each read.
 func (a *attempt) relayRaw(head []byte) *failure {
-	buf := a.h.buffers.get()
+	buf := a.h.buffers.get(busyBuffer)
 	defer func() { a.h.buffers.put(buf) }()
 	stream := isEventStream(a.resp.Header)
 	for chunk := head; ; {

@@ -35,6 +35,7 @@ type exchange struct {
 	retried  bool   // holds a retry of the budget
 	why      string // reason of the last choice
 	meter    openai.Meter
+	body     []byte // of the last attempt; nil once nobody can need it again
 	conns    connTrace
 
 	committed  bool // the status line went out
@@ -227,16 +228,48 @@ func (c *connTrace) got(info httptrace.GotConnInfo) {
 // request builds the attempt's request from the client's, with a body that can
 // be sent again.
 func (x *exchange) request(t *Target) *http.Request {
-	body := x.req.Body(t.Backend.Model, x.hides(t))
-	newBody := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	x.body = x.req.Body(t.Backend.Model, x.hides(t))
+	length := int64(len(x.body))
+	newBody := func() (io.ReadCloser, error) { return reader(x.body), nil }
 	first, _ := newBody()
 	u := t.urls[x.req.Endpoint]
 	return &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: requestHeader(x.r.Header, t.Backend, x.id),
-		Body:   first, GetBody: newBody, ContentLength: int64(len(body)),
+		Body:   first, GetBody: newBody, ContentLength: length,
 	}
+}
+
+// reader is a body on its way to an engine. The transport sends one that it
+// knows to be in memory together with the headers, which is what most are
+// worth; a large one is let go of when it is read.
+func reader(body []byte) io.ReadCloser {
+	if len(body) <= 16<<10 {
+		return io.NopCloser(bytes.NewReader(body))
+	}
+	return &sentBody{rest: body}
+}
+
+// sentBody lets go of what was read: the transport keeps the request until the
+// answer has ended, and a prompt may be large and an answer long.
+type sentBody struct{ rest []byte }
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	n := copy(p, b.rest)
+	if b.rest = b.rest[n:]; len(b.rest) == 0 {
+		b.rest = nil
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (b *sentBody) Close() error { return nil }
+
+// forgetBody frees the request's body once no other attempt can need it.
+func (x *exchange) forgetBody() {
+	x.body = nil
+	x.req.Forget()
 }
 
 // hides reports whether the gateway asks this target for a usage chunk that

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,11 +28,12 @@ type Handler struct {
 	log     *zap.Logger // events
 	access  *zap.Logger // one line a request; nil for none
 	buffers *bufferPool
+	fields  *fieldPool
 }
 
 // New returns a data plane that serves the table. access may be nil.
 func New(t *Table, m *telemetry.Metrics, log, access *zap.Logger) *Handler {
-	h := &Handler{metrics: m, log: log, access: access, buffers: &bufferPool{}}
+	h := &Handler{metrics: m, log: log, access: access, buffers: &bufferPool{}, fields: &fieldPool{}}
 	h.table.Store(t)
 	return h
 }
@@ -214,25 +214,6 @@ func tooLarge(limit int64) *openai.Error {
 // ejected logs an ejection, the one thing about a backend that a request decides.
 func (h *Handler) ejected(b *backends.Backend, reason string) {
 	h.log.Warn("backend ejected", zap.String("backend", b.Name), zap.String("reason", reason))
-}
-
-// bufferPool lends the buffers that streams are read through. They start
-// small, since most of a stream's life is waiting.
-type bufferPool struct{ pool sync.Pool }
-
-const streamBuffer = 8 << 10
-
-func (p *bufferPool) get() []byte {
-	if b, ok := p.pool.Get().(*[]byte); ok {
-		return *b
-	}
-	return make([]byte, streamBuffer)
-}
-
-func (p *bufferPool) put(b []byte) {
-	if len(b) == streamBuffer { // grown ones go back to the heap
-		p.pool.Put(&b)
-	}
 }
 
 // unescape decodes the id part of a model's URL; official SDKs escape slashes.

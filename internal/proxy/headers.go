@@ -34,6 +34,13 @@ var neverForwarded = map[string]bool{
 // neverForwardedPrefixes are families of such headers.
 var neverForwardedPrefixes = []string{"X-Forwarded-", "X-Envoy-", "X-Firsttoken-", "X-Stainless-", "Proxy-"}
 
+// Values that every attempt sends; the transport only reads them.
+var (
+	contentJSON = []string{"application/json"}
+	userAgent   = []string{"firsttoken"}
+	identity    = []string{"identity"}
+)
+
 // requestHeader builds the headers of an attempt from the client's. It is
 // made anew for every attempt.
 func requestHeader(client http.Header, b *backends.Backend, requestID string) http.Header {
@@ -44,11 +51,11 @@ func requestHeader(client http.Header, b *backends.Backend, requestID string) ht
 			out[name] = values
 		}
 	}
-	out["Content-Type"] = []string{"application/json"} // the body was read as JSON, whatever the client calls it
+	out["Content-Type"] = contentJSON // the body was read as JSON, whatever the client calls it
 	if len(out["User-Agent"]) == 0 {
-		out["User-Agent"] = []string{"firsttoken"}
+		out["User-Agent"] = userAgent
 	}
-	out["Accept-Encoding"] = []string{"identity"}
+	out["Accept-Encoding"] = identity
 	out["X-Request-Id"] = []string{requestID}
 	if b.AuthHeader != "" {
 		out.Set(b.AuthHeader, b.AuthValue)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,8 +23,9 @@ func (x *exchange) report() {
 	if x.h.access == nil {
 		return
 	}
-	fields := make([]zap.Field, 0, 24)
-	fields = append(fields,
+	lent := x.h.fields.get()
+	defer x.h.fields.put(lent)
+	fields := append(*lent,
 		zap.String("request_id", x.id),
 		zap.String("endpoint", x.req.Endpoint.String()),
 		zap.String("model", x.model.Name),
@@ -58,6 +60,24 @@ func (x *exchange) report() {
 		fields = append(fields, zap.String("error", clip(x.details.Error())))
 	}
 	x.h.access.Info("request", fields...)
+	*lent = fields[:0]
+}
+
+// fieldPool lends the slices that log lines are put together in.
+type fieldPool struct{ pool sync.Pool }
+
+func (p *fieldPool) get() *[]zap.Field {
+	if f, ok := p.pool.Get().(*[]zap.Field); ok {
+		return f
+	}
+	f := make([]zap.Field, 0, 24)
+	return &f
+}
+
+// put takes the slice back without what it points to.
+func (p *fieldPool) put(f *[]zap.Field) {
+	clear((*f)[:cap(*f)])
+	p.pool.Put(f)
 }
 
 // milliseconds is d to the microsecond.

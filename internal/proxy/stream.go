@@ -27,7 +27,7 @@ const (
 // relayStream passes on an event stream: every event unchanged and at once,
 // metered on the way.
 func (a *attempt) relayStream() *failure {
-	s := &stream{attempt: a, buf: a.h.buffers.get(), hide: a.hides(a.target)}
+	s := &stream{attempt: a, buf: a.h.buffers.get(waitingBuffer), hide: a.hides(a.target)}
 	defer func() { a.h.buffers.put(s.buf) }()
 	f := s.relay()
 	if f != nil && s.through && !f.client {
@@ -55,8 +55,12 @@ func (s *stream) relay() *failure {
 		n, err := s.resp.Body.Read(s.buf[s.held:])
 		s.dog.pause()
 		if n > 0 {
+			full := s.held+n == len(s.buf)
 			if f := s.forward(n, err); f != nil {
 				return f
+			}
+			if full && len(s.buf) < busyBuffer { // more was ready: this stream does not wait
+				s.grow(busyBuffer)
 			}
 			if s.meter.Done {
 				s.drain(err)
@@ -112,7 +116,10 @@ func (s *stream) forward(n int, readErr error) *failure {
 			sendFrom, eventFrom = at, at
 			continue
 		}
-		s.dataSent = s.dataSent || ev.Data
+		if ev.Data && !s.dataSent {
+			s.dataSent = true
+			s.forgetBody()
+		}
 		s.through = false
 		eventFrom = at
 	}
@@ -196,8 +203,13 @@ func (s *stream) keep(from, end int) {
 	if s.held < len(s.buf) {
 		return
 	}
-	bigger := make([]byte, min(2*len(s.buf), 2*holdLimit))
-	copy(bigger, s.buf)
+	s.grow(min(2*len(s.buf), 2*holdLimit))
+}
+
+// grow replaces the buffer by a bigger one.
+func (s *stream) grow(size int) {
+	bigger := s.h.buffers.get(size)
+	copy(bigger, s.buf[:s.held])
 	s.h.buffers.put(s.buf)
 	s.buf = bigger
 }

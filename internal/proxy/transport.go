@@ -25,6 +25,10 @@ func NewTransport(o TransportOptions, dial Dialer) *http.Transport {
 		IdleConnTimeout:        o.IdleConnTimeout,
 		MaxResponseHeaderBytes: maxEngineHeaders,
 		ForceAttemptHTTP2:      false,
+		// Thousands of streams wait for their next event at once, and an event
+		// is some hundred bytes: small buffers keep a waiting stream small.
+		ReadBufferSize:  2 << 10,
+		WriteBufferSize: 1 << 10,
 	}
 }
 

@@ -222,4 +222,3 @@ func TooLong(engines []Engine, src trace.Source) (never int, first trace.Request
 	}
 	return never, first, nil
 }
-
