@@ -266,12 +266,6 @@ func (b *sentBody) Read(p []byte) (int, error) {
 
 func (b *sentBody) Close() error { return nil }
 
-// forgetBody frees the request's body once no other attempt can need it.
-func (x *exchange) forgetBody() {
-	x.body = nil
-	x.req.Forget()
-}
-
 // hides reports whether the gateway asks this target for a usage chunk that
 // the client must not see.
 func (x *exchange) hides(t *Target) bool {

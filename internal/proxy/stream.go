@@ -10,6 +10,7 @@ import (
 
 	"github.com/firsttoken/firsttoken/internal/openai"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
 const (
@@ -116,10 +117,7 @@ func (s *stream) forward(n int, readErr error) *failure {
 			sendFrom, eventFrom = at, at
 			continue
 		}
-		if ev.Data && !s.dataSent {
-			s.dataSent = true
-			s.forgetBody()
-		}
+		s.dataSent = s.dataSent || ev.Data
 		s.through = false
 		eventFrom = at
 	}
@@ -134,8 +132,20 @@ func (s *stream) forward(n int, readErr error) *failure {
 	if f := s.send(s.buf[sendFrom:eventFrom]); f != nil {
 		return f
 	}
+	if s.dataSent && s.resp.Header != nil {
+		s.forget()
+	}
 	s.keep(eventFrom, end)
 	return nil
+}
+
+// forget frees what only another attempt would need: from now on there is
+// none, and the stream may go on for long.
+func (s *stream) forget() {
+	s.body = nil
+	s.req.Forget()
+	s.ask = router.Request{}
+	s.resp.Request, s.resp.Header = nil, nil
 }
 
 // judge says whether an event ends the attempt instead of being passed on: an
