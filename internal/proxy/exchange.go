@@ -137,13 +137,27 @@ func (x *exchange) again(f *failure) *router.Lease {
 	if err != nil {
 		return deny("no_backend")
 	}
-	if !x.model.Budget.take(now, x.retried) {
+	if !x.affords(now, f, lease.Backend()) {
 		lease.Done(now, backends.Outcome{Class: backends.Dropped})
 		return deny("budget")
 	}
-	x.retried = true
 	x.model.Metrics.Retry(f.reason)
 	return lease
+}
+
+// affords asks the budget for a retry on b. A dial that failed put no load on
+// anybody, so moving on to a backend that works costs nothing: the crowd that
+// meets a dead engine before it is ejected is served by the others. Where the
+// next one has failed lately as well, it may be an outage, and the budget holds.
+func (x *exchange) affords(now time.Time, f *failure, b *backends.Backend) bool {
+	if f.reason == reasonDial && b.Load(now).Penalty == 0 {
+		return true
+	}
+	if !x.model.Budget.take(now, x.retried) {
+		return false
+	}
+	x.retried = true
+	return true
 }
 
 // attempt tries one backend. nil means that the request is served; otherwise
