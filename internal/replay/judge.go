@@ -101,17 +101,18 @@ func sample(c Config, o *Outcome) report.Sample {
 	return s
 }
 
-// regime names the load an engine had when a request was sent to it.
+// regime names the load an engine had when a request was sent to it; the names
+// sort by load.
 func regime(busy int) string {
 	switch {
 	case busy <= 0:
-		return "load: idle"
+		return "in flight  0"
 	case busy < 8:
-		return "load: 1-7"
+		return "in flight  1-7"
 	case busy < 32:
-		return "load: 8-31"
+		return "in flight  8-31"
 	}
-	return "load: 32+"
+	return "in flight 32+"
 }
 
 func uses(c Config, samples []report.Sample, t Totals) []report.EngineUse {
