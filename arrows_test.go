@@ -19,16 +19,17 @@ const module = "github.com/firsttoken/firsttoken/"
 // arrows lists what each package may import of ours. Imports point one way:
 // cmd → app → proxy → router → backends; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":        {"internal/app", "internal/bench", "internal/config", "internal/engine", "internal/fleet", "internal/replay", "internal/report", "internal/trace"},
-	"internal/app":       {"internal/config", "internal/edge", "internal/monitor", "internal/proxy", "internal/telemetry", "pkg/backends", "pkg/router"},
-	"internal/proxy":     {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/router"},
-	"internal/bench":     {"internal/openai", "internal/report", "internal/trace"},
-	"internal/engine":    {"deploy/profiles"},
-	"internal/fleet":     {"deploy/fleets", "internal/config", "internal/engine"},
-	"internal/monitor":   {"pkg/backends"},
-	"internal/replay":    {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/router"},
-	"internal/telemetry": {"pkg/backends"},
-	"pkg/router":         {"pkg/backends"},
+	"cmd/gateway":               {"internal/app", "internal/bench", "internal/config", "internal/engine", "internal/fleet", "internal/replay", "internal/report", "internal/trace", "pkg/router"},
+	"internal/app":              {"internal/config", "internal/edge", "internal/monitor", "internal/proxy", "internal/telemetry", "pkg/backends", "pkg/router"},
+	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/router"},
+	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},
+	"internal/engine":           {"deploy/profiles"},
+	"internal/engine/calibrate": {"internal/engine"},
+	"internal/fleet":            {"deploy/fleets", "internal/config", "internal/engine"},
+	"internal/monitor":          {"pkg/backends"},
+	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/router"},
+	"internal/telemetry":        {"pkg/backends"},
+	"pkg/router":                {"pkg/backends"},
 }
 
 type listed struct {

@@ -48,8 +48,8 @@ func TestBench(t *testing.T) {
 			t.Errorf("%s lacks %q: %v", name, want, err)
 		}
 	}
-	code, stdout, stderr = run(t, append(args, "--compare", report, "--seed", "2")...)
-	if code != 0 || !strings.Contains(stdout, "compared with "+report) || !strings.Contains(stdout, "warning: plan.seed: 1, now 2") {
+	code, stdout, stderr = run(t, append(args, "--compare", report, "--concurrency", "2")...)
+	if code != 0 || !strings.Contains(stdout, "compared with "+report) || !strings.Contains(stdout, "warning: plan.concurrency: 8, now 2") {
 		t.Errorf("exit code %d, stderr %q, stdout %s", code, stderr, stdout)
 	}
 }

@@ -5,22 +5,24 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/firsttoken/firsttoken/internal/app"
 	"github.com/firsttoken/firsttoken/internal/config"
-	"github.com/firsttoken/firsttoken/internal/engine"
+	"github.com/firsttoken/firsttoken/internal/fleet"
 )
 
 // startDemo starts the simulated fleet and returns the configuration that
 // serves it. The engines are reached over HTTP like any others.
-func startDemo(over config.Overrides) (*engine.Fleet, func() (*config.Config, error), error) {
-	specs := engine.Quickstart()
-	fleet, err := engine.StartFleet(context.Background(), specs, nil)
+func startDemo(over config.Overrides) (*fleet.Running, func() (*config.Config, error), error) {
+	quickstart, err := fleet.Shipped("quickstart")
+	if err != nil {
+		return nil, nil, err
+	}
+	running, err := quickstart.Start(context.Background(), 1, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the simulated fleet: %w", err)
 	}
-	text := demoConfig(specs, fleet.URLs())
+	text := "server: {listen: \"127.0.0.1:8080\", debug_headers: true}\n" + running.GatewayConfig()
 	load := func() (*config.Config, error) {
 		cfg, err := config.Parse("demo", []byte(text), ".", os.LookupEnv)
 		if err != nil {
@@ -28,22 +30,7 @@ func startDemo(over config.Overrides) (*engine.Fleet, func() (*config.Config, er
 		}
 		return cfg.With(over)
 	}
-	return fleet, load, nil
-}
-
-// demoConfig is the fleet as a configuration file.
-func demoConfig(specs []engine.Spec, urls []string) string {
-	var b strings.Builder
-	b.WriteString("server: {listen: \"127.0.0.1:8080\", debug_headers: true}\nmodels:\n")
-	last := ""
-	for i, s := range specs {
-		if s.Model != last {
-			fmt.Fprintf(&b, "  - name: %s\n    backends:\n", s.Model)
-			last = s.Model
-		}
-		fmt.Fprintf(&b, "      - {name: sim-%d, url: %q, engine: vllm}\n", i+1, urls[i])
-	}
-	return b.String()
+	return running, load, nil
 }
 
 // greet tells a new user what to do next.

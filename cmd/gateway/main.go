@@ -38,7 +38,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), benchCommand(), configCommand(), versionCommand())
+	root.AddCommand(serveCommand(), simCommand(), replayCommand(), benchCommand(), configCommand(), versionCommand())
 	return root
 }
 

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -51,7 +50,6 @@ type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	log  *bufio.Scanner
-	rest sync.WaitGroup
 	errs bytes.Buffer
 	url  string
 }

@@ -19,7 +19,7 @@ const redacted = "[redacted]"
 type Secret string
 
 // Format prints a placeholder for every verb.
-func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // String returns a placeholder.
 func (Secret) String() string { return redacted }
@@ -91,7 +91,7 @@ func readSecret(path string) (string, error) {
 	if info.Size() > most {
 		return "", errors.New("larger than 64 KiB")
 	}
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(path) //nolint:gosec // the file the configuration names
 	return string(data), withoutPath(err)
 }
 

@@ -289,7 +289,7 @@ func mistyped(n *yaml.Node, r rule, v reflect.Value) *fault {
 	var f *fault
 	switch v.Interface().(type) {
 	case string:
-		if tag != "!!str" && !(r.number && tag == "!!int") {
+		if tag != "!!str" && (!r.number || tag != "!!int") {
 			f = &fault{is: "is " + kindOf(n) + ", not text", fix: "write it in quotes"}
 		}
 		if r.enum != nil && f != nil {

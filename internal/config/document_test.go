@@ -32,7 +32,7 @@ func TestDocument(t *testing.T) {
 		t.Error("Has does not tell what the file sets")
 	}
 	doc.Fail("dishes[1].price", "is a gift", "")
-	if got, want := doc.Err().Error(), "menu.yaml:4:34: dishes[1].price: is a gift"; got != want {
+	if got, want := doc.Err().Error(), "menu.yaml:4:32: dishes[1].price: is a gift"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

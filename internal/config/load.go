@@ -34,7 +34,7 @@ func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.Open(path) //nolint:gosec // the file the operator names
 	if err != nil {
 		return nil, err
 	}

@@ -34,8 +34,8 @@ func unknownModel(model string) *apiError {
 	return invalid("model", "The model `"+model+"` does not exist.").coded(http.StatusNotFound, "model_not_found")
 }
 
-func unavailable() *apiError {
-	return &apiError{status: http.StatusServiceUnavailable, Message: "The engine is shutting down.", Type: "server_error"}
+func unavailable(why string) *apiError {
+	return &apiError{status: http.StatusServiceUnavailable, Message: why, Type: "server_error"}
 }
 
 // writeError answers with the error's status and body.

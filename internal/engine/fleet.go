@@ -1,11 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -83,6 +86,7 @@ type Engine struct {
 	addr    string // of the last listener
 	live    *instance
 	stopped bool
+	faults  map[FaultKind]Fault // that last
 }
 
 // Spec gives what was asked for.
@@ -111,6 +115,7 @@ func (e *Engine) Stats() Stats {
 func (e *Engine) Kill() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.note(Fault{Kind: Crash})
 	e.kill()
 }
 
@@ -119,6 +124,10 @@ func (e *Engine) Kill() {
 func (e *Engine) Restart() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.restart()
+}
+
+func (e *Engine) restart() error {
 	if e.stopped {
 		return ErrStopped
 	}
@@ -128,7 +137,70 @@ func (e *Engine) Restart() error {
 		return err
 	}
 	e.live, e.addr = live, live.addr
+	delete(e.faults, Crash)
+	for _, f := range e.faults {
+		if err := live.server.Inject(f); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// Inject makes the engine misbehave until Clear. A fault of a kind that is
+// there already takes its place.
+func (e *Engine) Inject(f Fault) error {
+	f, err := f.Complete()
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f.Kind == Restart {
+		return e.restart()
+	}
+	if e.stopped {
+		return ErrStopped
+	}
+	e.note(f)
+	switch {
+	case f.Kind == Crash:
+		e.kill()
+	case e.live != nil:
+		return e.live.server.Inject(f)
+	}
+	return nil
+}
+
+func (e *Engine) note(f Fault) {
+	if e.faults == nil {
+		e.faults = map[FaultKind]Fault{}
+	}
+	e.faults[f.Kind] = f
+}
+
+// Clear ends a fault; a crashed engine comes back cold. Nothing happens when
+// there is no such fault.
+func (e *Engine) Clear(kind FaultKind) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.faults[kind]; !ok {
+		return nil
+	}
+	delete(e.faults, kind)
+	if kind == Crash {
+		return e.restart()
+	}
+	if e.live != nil {
+		e.live.server.Clear(kind)
+	}
+	return nil
+}
+
+// Faults gives what is wrong with the engine now, by kind.
+func (e *Engine) Faults() []Fault {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.SortedFunc(maps.Values(e.faults), func(a, b Fault) int { return cmp.Compare(a.Kind, b.Kind) })
 }
 
 func (e *Engine) stop() {

@@ -41,3 +41,5 @@ func ttft(events []Event, ref int) time.Duration {
 	}
 	return -1
 }
+
+func ms(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }

@@ -2,10 +2,12 @@ package engine
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // metrics are an engine's numbers under vLLM's names. Histograms are fed by the
@@ -14,6 +16,7 @@ import (
 type metrics struct {
 	server   *Server
 	registry *prometheus.Registry
+	stalled  atomic.Pointer[[]*dto.MetricFamily] // shown in place of the registry's
 	ends     *prometheus.CounterVec
 
 	ttft, itl, tpot, e2e              prometheus.Histogram
@@ -64,8 +67,25 @@ func newMetrics(s *Server) *metrics {
 }
 
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(prometheus.GathererFunc(m.gather), promhttp.HandlerOpts{})
 }
+
+func (m *metrics) gather() ([]*dto.MetricFamily, error) {
+	if families := m.stalled.Load(); families != nil {
+		return *families, nil
+	}
+	return m.registry.Gather()
+}
+
+// stall goes on showing the numbers of now.
+func (m *metrics) stall() {
+	families, err := m.gather()
+	if err == nil {
+		m.stalled.Store(&families)
+	}
+}
+
+func (m *metrics) resume() { m.stalled.Store(nil) }
 
 // observe takes one event of a request in.
 func (m *metrics) observe(c *call, e Event) {
@@ -137,7 +157,7 @@ func newStat(kind prometheus.ValueType, name, help string, value func(*Stats) in
 type statsCollector struct{ server *Server }
 
 func (c statsCollector) stats() []stat {
-	return []stat{
+	all := []stat{
 		gauge("vllm:num_requests_running", "Number of requests in model execution batches.", func(s *Stats) int { return s.Running }),
 		gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", func(s *Stats) int { return s.Waiting }),
 		gauge("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.", func(s *Stats) int { return s.Waiting }, "reason", "capacity"),
@@ -149,6 +169,14 @@ func (c statsCollector) stats() []stat {
 		counter("vllm:prompt_tokens_cached_total", "Number of cached prompt tokens (local + external).", func(s *Stats) int { return s.PrefixHits }),
 		counter("vllm:generation_tokens_total", "Number of generation tokens processed.", func(s *Stats) int { return s.GeneratedTokens }),
 	}
+	if c.server.limits.Speculative.DraftTokens == 0 {
+		return all
+	}
+	return append(all,
+		counter("vllm:spec_decode_num_drafts_total", "Number of spec decoding drafts.", func(s *Stats) int { return s.Drafts }),
+		counter("vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens.", func(s *Stats) int { return s.DraftTokens }),
+		counter("vllm:spec_decode_num_accepted_tokens_total", "Number of accepted tokens.", func(s *Stats) int { return s.AcceptedTokens }),
+	)
 }
 
 func (c statsCollector) usage() *prometheus.Desc {

@@ -1,94 +1,98 @@
 package engine
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
 	"strings"
-	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/firsttoken/firsttoken/deploy/profiles"
 )
 
-// Profile is a named parameter set: one model on one GPU setup.
+// Profile is a named parameter set: one model on one GPU setup. The struct
+// tags are those of a profile's YAML file.
 type Profile struct {
-	Name   string
-	Model  string
-	GPU    string
-	TP     int
-	Params Params
-	// Source says what the step model was fitted to.
-	Source string
+	// Name is that of the file, without .yaml.
+	Name  string `yaml:"-"`
+	Model string `yaml:"model" required:"yes"`
+	GPU   string `yaml:"gpu" required:"yes"`
+	// TP is the number of GPUs that one engine is spread over.
+	TP int `yaml:"tp" default:"1" min:"1" max:"1024"`
+	// Software is the engine that was measured: vllm, sglang, trtllm.
+	Software string `yaml:"software"`
+	// PricePerHour is in USD, for all GPUs of the engine.
+	PricePerHour float64 `yaml:"price_per_hour" min:"0"`
+	Params       Params  `yaml:"params"`
+	// Source says what the step model was fitted to, and how well it fits.
+	Source string `yaml:"source"`
+	// Measured says on what, and in which range, the numbers were taken.
+	Measured string `yaml:"measured"`
 	// Estimated names the parameters that no measurement stands behind, with
 	// how they were arrived at.
-	Estimated map[string]string
+	Estimated map[string]string `yaml:"estimated" keys:"label" max:"64"`
 }
 
-// Profiles gives all built-in profiles. The step model of each is one fit, to
-// be used whole.
+// Profiles gives all built-in profiles in the order of their names. The step
+// model of each is one fit, to be used whole.
 func Profiles() []Profile {
-	return []Profile{
-		{
-			Name: "rtx4090-llama-3.1-8b-bf16", Model: "llama-3.1-8b", GPU: "RTX 4090", TP: 1,
-			Params: Params{
-				Step:             StepModel{T0: ms(22.10), Alpha: 87.7, Beta: 46, Gamma: 0.0356},
-				MaxSeqs:          256,
-				MaxBatchedTokens: 2048,
-				KVBlocks:         2588,
-				MaxModelLen:      32768,
-			},
-			Source: "fit, by this engine's rules of admission and recomputation, to 300 requests of a vLLM 0.19 run, ShareGPT lengths at about 10 requests/s (casys-kaist/LLMServingSim, MIT)",
-		},
-		{
-			Name: "rtxpro6000-llama-3.1-8b-bf16", Model: "llama-3.1-8b", GPU: "RTX PRO 6000", TP: 1,
-			Params: Params{
-				Step:             StepModel{T0: ms(12.72), Alpha: 37.2, Beta: 96, Gamma: 0.0297},
-				MaxSeqs:          128,
-				MaxBatchedTokens: 2048,
-				KVBlocks:         32500,
-				MaxModelLen:      131072,
-			},
-			Source: "fit to 300 requests of a vLLM 0.19 run, ShareGPT lengths at about 10 requests/s (casys-kaist/LLMServingSim, MIT)",
-			Estimated: map[string]string{
-				"KVBlocks": "90 % of 96 GB less 16 GB of weights and 2 GB of activations, at 131,072 bytes a token",
-			},
-		},
-		{
-			Name: "h200-llama-3.1-70b-fp8-tp1", Model: "llama-3.1-70b", GPU: "H200", TP: 1,
-			Params: Params{
-				Step:             StepModel{T0: ms(20.35), Alpha: 150.4, Beta: 87, Gamma: 0.069, H: ms(12)},
-				MaxSeqs:          256,
-				MaxBatchedTokens: 8192,
-				KVBlocks:         20000,
-				MaxModelLen:      131072,
-			},
-			Source: "fit to vLLM under closed-loop load, 4 to 64 users, 1,024 and 8,192 prompt tokens, 1,024 output (ai-dynamo/aiconfigurator, Apache-2.0)",
-			Estimated: map[string]string{
-				"KVBlocks": "90 % of 141 GB less 70 GB of weights and 5 GB of activations, at 163,840 bytes a token (fp8 cache: 32 users with 8,192 tokens were served without a queue)",
-				"MaxSeqs":  "vLLM's default; no run had more than 64 users",
-			},
-		},
-		{
-			Name: "h100-llama-3.1-70b-fp8-tp4", Model: "llama-3.1-70b", GPU: "H100", TP: 4,
-			Params: Params{
-				Step:             StepModel{T0: ms(11.48), Alpha: 52.0, Beta: 18, Gamma: 0.033, H: ms(8)},
-				MaxSeqs:          256,
-				MaxBatchedTokens: 8192,
-				KVBlocks:         38000,
-				MaxModelLen:      131072,
-			},
-			Source: "fit to vLLM under closed-loop load, 4 to 64 users, 1,024 and 8,192 prompt tokens, 1,024 output (ai-dynamo/aiconfigurator, Apache-2.0)",
-			Estimated: map[string]string{
-				"KVBlocks": "90 % of 4 × 80 GB less 70 GB of weights and 20 GB of activations, at 327,680 bytes a token",
-				"MaxSeqs":  "vLLM's default; no run had more than 64 users",
-			},
-		},
+	var all []Profile
+	for _, name := range ProfileNames() {
+		all = append(all, builtIn(name))
 	}
+	return all
+}
+
+// ProfileNames gives the names of the built-in profiles in order.
+func ProfileNames() []string {
+	files, err := fs.Glob(profiles.Files(), "*.yaml")
+	if err != nil {
+		panic(err) // the pattern is well formed
+	}
+	names := make([]string, len(files))
+	for i, file := range files {
+		names[i] = strings.TrimSuffix(path.Base(file), ".yaml")
+	}
+	slices.Sort(names)
+	return names
 }
 
 // LookupProfile finds a built-in profile by name, in any case.
 func LookupProfile(name string) (Profile, bool) {
-	for _, p := range Profiles() {
-		if strings.EqualFold(p.Name, name) {
-			return p, true
-		}
+	name = strings.ToLower(name)
+	if !slices.Contains(ProfileNames(), name) {
+		return Profile{}, false
 	}
-	return Profile{}, false
+	return builtIn(name), true
 }
 
-func ms(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
+// builtIn reads an embedded profile. They are part of the program: a test
+// reads them all.
+func builtIn(name string) Profile {
+	text, err := fs.ReadFile(profiles.Files(), name+".yaml")
+	if err != nil {
+		panic(err)
+	}
+	p := Profile{Name: name}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&p); err != nil {
+		panic(fmt.Sprintf("profile %s: %v", name, err))
+	}
+	return p
+}
+
+// Check reports parameters that make no engine.
+func (p *Profile) Check() error {
+	if err := p.Params.Check(); err != nil {
+		return err
+	}
+	if p.Params.Step.T0 <= 0 {
+		return errors.New("step.t0 is 0, want the time of an empty step")
+	}
+	return nil
+}

@@ -6,31 +6,37 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
 
 func TestEveryProfileMakesAnEngine(t *testing.T) {
-	seen := map[string]bool{}
-	for _, p := range Profiles() {
-		if _, err := New(p.Params, 1); err != nil {
+	all := Profiles()
+	if len(all) < 18 {
+		t.Errorf("%d profiles, want those of 18 calibrations at least", len(all))
+	}
+	for _, p := range all {
+		if err := p.Check(); err != nil {
 			t.Errorf("%s: %v", p.Name, err)
 		}
-		if p.Source == "" || p.Model == "" || p.GPU == "" || p.TP < 1 {
+		if p.Model == "" || p.GPU == "" || p.TP < 1 || p.Software == "" || p.Source == "" || p.Measured == "" {
 			t.Errorf("%s: not fully described: %+v", p.Name, p)
 		}
-		if seen[p.Name] {
-			t.Errorf("%s: named twice", p.Name)
+		if p.PricePerHour <= 0 || p.Estimated["price_per_hour"] == "" {
+			t.Errorf("%s: a price must be there, and said to be an estimate", p.Name)
 		}
-		seen[p.Name] = true
-		if got, ok := LookupProfile(p.Name); !ok || got.Name != p.Name {
+		if got, ok := LookupProfile(strings.ToUpper(p.Name)); !ok || !reflect.DeepEqual(got, p) {
 			t.Errorf("LookupProfile(%q) = %q, %v", p.Name, got.Name, ok)
 		}
 	}
-	if _, ok := LookupProfile("abacus"); ok {
-		t.Error("LookupProfile found a profile that does not exist")
+	for _, name := range []string{"abacus", "", "../profiles/h100-llama-3.1-70b-fp8-tp4"} {
+		if _, ok := LookupProfile(name); ok {
+			t.Errorf("LookupProfile found %q", name)
+		}
 	}
 }
 
@@ -39,9 +45,15 @@ func TestEveryProfileMakesAnEngine(t *testing.T) {
 func TestIdleTTFTIsTheCalibratedOne(t *testing.T) {
 	for _, p := range Profiles() {
 		for _, prompt := range []int{1, 128, 1024, 2048, 8192} {
+			if prompt >= p.Params.MaxModelLen {
+				continue
+			}
 			steps := (prompt + p.Params.MaxBatchedTokens - 1) / p.Params.MaxBatchedTokens
 			m := p.Params.Step
 			want := m.H + time.Duration(steps)*m.T0 + time.Duration(1000*m.Alpha*float64(prompt))
+			if prompt > squareFrom {
+				want += time.Duration(1000 * m.Alpha2 * float64(prompt*prompt-squareFrom*squareFrom))
+			}
 			s := newSim(t, p.Params)
 			submit(t, s, 0, Request{PromptTokens: prompt, OutputTokens: 1})
 			got := ttft(drain(s), 0)
@@ -129,7 +141,7 @@ func TestReplayMatchesMeasuredRequests(t *testing.T) {
 			var events []Event
 			for i, r := range run {
 				events = append(events, s.Advance(r.arrival)...)
-				submit(t, s, r.arrival, Request{Ref: i, PromptTokens: r.prompt, OutputTokens: r.output, Quiet: true, Hashes: ownBlocks(i, r.prompt+r.output)})
+				submit(t, s, r.arrival, Request{Ref: i, PromptTokens: r.prompt, OutputTokens: r.output, Quiet: true, Hashes: namedBlocks(strconv.Itoa(i), r.prompt+r.output)})
 			}
 			events = append(events, drain(s)...)
 
@@ -153,17 +165,6 @@ func TestReplayMatchesMeasuredRequests(t *testing.T) {
 			}
 		})
 	}
-}
-
-// ownBlocks are the hashes of a request that shares nothing with others: only
-// what it computed before a preemption can be found again.
-func ownBlocks(ref, tokens int) []uint64 {
-	chain := NewChain(strconv.Itoa(ref))
-	hashes := make([]uint64, tokens/BlockTokens)
-	for b := range hashes {
-		hashes[b] = chain.Next(uint64(b))
-	}
-	return hashes
 }
 
 type measured struct {

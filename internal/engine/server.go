@@ -36,12 +36,15 @@ type Server struct {
 	metrics *metrics
 	start   time.Time
 	ids     atomic.Uint64
+	faults  faults
 
-	mu     sync.Mutex // guards the next four
+	mu     sync.Mutex // guards the next six
 	sim    *Sim
 	calls  map[int]*call
 	ref    int
 	closed bool
+	frozen bool
+	lost   time.Duration // real time since start spent frozen; while frozen, up to when it began
 
 	wake     chan struct{} // the driver has something new to look at
 	closing  chan struct{}
@@ -70,6 +73,7 @@ func NewServer(spec Spec) (*Server, error) {
 		wake:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 	}
+	sim.Start(0)
 	s.metrics = newMetrics(s)
 	s.mux = s.routes()
 	s.driver.Go(s.drive)
@@ -92,11 +96,23 @@ func (s *Server) routes() *http.ServeMux {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.enter() {
-		writeError(w, unavailable())
+		writeError(w, unavailable("The engine is shutting down."))
 		return
 	}
 	defer s.handlers.Done()
-	s.mux.ServeHTTP(w, r)
+	switch {
+	case s.misbehave(w, r):
+	case !s.ready():
+		writeError(w, unavailable("The engine is loading the model."))
+	default:
+		s.mux.ServeHTTP(w, r)
+	}
+}
+
+func (s *Server) ready() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now() >= s.sim.ReadyAt()
 }
 
 func (s *Server) enter() bool {
@@ -153,18 +169,42 @@ func (s *Server) step() time.Duration {
 		s.deliver(e)
 	}
 	next, ok := s.sim.NextEvent()
-	if !ok {
+	if !ok || s.frozen {
 		return time.Hour
 	}
-	return max(s.real(next)-time.Since(s.start), 1)
+	return max(s.real(next)-s.passed(), 1)
 }
 
 // now is the engine's time.
 func (s *Server) now() time.Duration {
 	if s.spec.Speed == 1 {
-		return time.Since(s.start)
+		return s.passed()
 	}
-	return time.Duration(float64(time.Since(s.start)) * s.spec.Speed)
+	return time.Duration(float64(s.passed()) * s.spec.Speed)
+}
+
+// passed is the real time since the start that was not spent frozen.
+func (s *Server) passed() time.Duration {
+	if s.frozen {
+		return s.lost
+	}
+	return time.Since(s.start) - s.lost
+}
+
+// freeze stops the engine's time or lets it go on from where it stopped.
+func (s *Server) freeze(frozen bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if frozen == s.frozen {
+		return
+	}
+	if frozen {
+		s.lost = s.passed()
+	} else {
+		s.lost = time.Since(s.start) - s.lost
+	}
+	s.frozen = frozen
+	s.poke()
 }
 
 // real turns a span of the engine's time into real time, rounded up.
@@ -208,6 +248,7 @@ type call struct {
 
 	scheduled bool
 	cached    int // prompt tokens; set before the first token and not again
+	cut       int // tokens after which the answer breaks off; 0: it does not
 	times     times
 	tokens    atomic.Int64
 	finished  atomic.Bool
@@ -226,13 +267,19 @@ func (s *Server) begin(r Request, reason string) (*call, error) {
 		return nil, err
 	}
 	c := &call{server: s, id: id, request: r, reason: reason, news: make(chan struct{}, 1)}
+	if r.OutputTokens > 1 && s.faults.strikes(Cut) {
+		c.cut = r.OutputTokens / 2
+	}
 	c.times.submitted = now
 	s.calls[r.Ref] = c
 	s.poke()
 	return c, nil
 }
 
-var errClosing = errors.New("engine closed")
+var (
+	errClosing = errors.New("engine closed")
+	errCut     = errors.New("answer cut off by a fault")
+)
 
 // wait blocks until there are more than seen tokens or the end. A client that
 // leaves cancels the sequence at once.
@@ -240,6 +287,9 @@ func (c *call) wait(ctx context.Context, seen int) (tokens int, finished bool, e
 	for {
 		finished = c.finished.Load() // before tokens: the last one is counted first
 		tokens = int(c.tokens.Load())
+		if c.cut > 0 && tokens >= c.cut {
+			return c.untilCut(seen)
+		}
 		if finished || tokens > seen {
 			return tokens, finished, nil
 		}
@@ -252,6 +302,14 @@ func (c *call) wait(ctx context.Context, seen int) (tokens int, finished bool, e
 			return tokens, false, errClosing
 		}
 	}
+}
+
+// untilCut gives the tokens before the cut, then the cut.
+func (c *call) untilCut(seen int) (tokens int, finished bool, err error) {
+	if seen < c.cut {
+		return c.cut, false, nil
+	}
+	return c.cut, false, errCut
 }
 
 // waitFinished blocks until the end.

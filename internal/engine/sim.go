@@ -12,6 +12,9 @@ import (
 // the context window.
 var ErrTooLong = errors.New("request exceeds the context window")
 
+// ErrStarting says that the engine is not ready yet.
+var ErrStarting = errors.New("engine is starting")
+
 // ErrEmpty says that a request has no prompt.
 var ErrEmpty = errors.New("request has no prompt tokens")
 
@@ -41,6 +44,10 @@ type Sim struct {
 	stepEnd time.Duration // end of the step under way, or of the last one
 	load    load
 	budget  int
+	stall   time.Duration // of the step being planned: cold penalties
+	slow    float64       // factor on every step's time
+	readyAt time.Duration
+	warmed  [classes]int // requests seen by class of prompt length
 
 	events []Event
 	handed bool // the caller has seen events
@@ -71,7 +78,8 @@ type Request struct {
 type EventKind uint8
 
 // The life of a sequence: scheduled, first token, tokens, finished. A preempted
-// one is scheduled again and goes on where it was.
+// one is scheduled again and goes on where it was. With speculative decoding
+// one Token event may stand for several tokens.
 const (
 	Scheduled EventKind = iota + 1
 	Preempted
@@ -102,6 +110,10 @@ type Stats struct {
 	Submitted           int
 	Finished, Cancelled int
 	Preemptions         int
+	ColdRequests        int // that paid for what was built on first use
+	Drafts              int // checks of guessed tokens, one a sequence and step
+	DraftTokens         int // guessed
+	AcceptedTokens      int // of these kept
 	Steps               int
 	Busy                time.Duration // time in steps
 }
@@ -124,6 +136,7 @@ type seq struct {
 	output     int // tokens generated
 	computed   int // tokens whose KV is in blocks
 	chunk      int // tokens being computed in this step
+	draft      int // guessed tokens being checked in this step
 	blocks     []int32
 	prev, next int32 // waiting queue
 }
@@ -141,6 +154,7 @@ func New(p Params, seed uint64) (*Sim, error) {
 		p:       p,
 		rng:     rand.New(rand.NewPCG(seed, mix(seed))),
 		kv:      newBlockPool(p.KVBlocks),
+		slow:    1,
 		waiting: queue{first: none, last: none},
 		running: make([]int32, 0, p.MaxSeqs),
 	}, nil
@@ -149,15 +163,39 @@ func New(p Params, seed uint64) (*Sim, error) {
 // Params gives the parameters with their defaults filled in.
 func (s *Sim) Params() Params { return s.p }
 
-// Submit lets a request arrive.
+// Start lets the engine's start-up begin now. An engine that is never told to
+// start is ready from the beginning.
+func (s *Sim) Start(now time.Duration) {
+	s.run(now)
+	s.readyAt = s.now + s.p.StartUp
+}
+
+// ReadyAt gives the time from which on the engine takes requests.
+func (s *Sim) ReadyAt() time.Duration { return s.readyAt }
+
+// Slow makes every step planned from now on take factor times as long; 1 is
+// the engine's own speed. A factor that is not above 0 counts as 1.
+func (s *Sim) Slow(now time.Duration, factor float64) {
+	s.run(now)
+	s.slow = 1
+	if factor > 0 && !math.IsInf(factor, 0) {
+		s.slow = factor
+	}
+}
+
+// Submit lets a request arrive. It fails with ErrTooLong, ErrEmpty, or
+// ErrStarting before the engine is ready.
 func (s *Sim) Submit(now time.Duration, r Request) (ID, error) {
 	if err := s.p.fits(r.PromptTokens, r.OutputTokens); err != nil {
 		return 0, err
 	}
+	if max(s.now, now) < s.readyAt {
+		return 0, ErrStarting
+	}
 	s.run(now)
 	slot := s.slot()
 	q := &s.seqs[slot]
-	*q = seq{Request: r, gen: q.gen, state: queued, ready: s.now + s.p.Step.H, blocks: q.blocks[:0]}
+	*q = seq{Request: r, gen: q.gen, state: queued, ready: s.now + s.p.Step.before(r.PromptTokens), blocks: q.blocks[:0]}
 	s.waiting.pushBack(s.seqs, slot)
 	s.stats.Submitted++
 	return q.id(slot), nil
@@ -265,7 +303,7 @@ func (s *Sim) nextStart() (at, due time.Duration, ok bool) {
 // how long it takes.
 func (s *Sim) startStep(at, due time.Duration) {
 	s.stepAt = at
-	s.load = load{}
+	s.load, s.stall = load{}, 0
 	s.budget = s.p.MaxBatchedTokens
 	if s.continueRunning() {
 		s.admit(due)
@@ -274,6 +312,7 @@ func (s *Sim) startStep(at, due time.Duration) {
 	if sigma := s.p.Noise; sigma > 0 {
 		ns *= math.Exp(sigma*s.rng.NormFloat64() - sigma*sigma/2)
 	}
+	ns = ns*s.slow + float64(s.stall)
 	s.stepEnd = at + max(time.Duration(math.Round(ns)), 1)
 	s.busy = true
 }
@@ -285,12 +324,22 @@ func (s *Sim) continueRunning() bool {
 	for i := 0; i < len(s.running) && s.budget > 0; i++ {
 		q := &s.seqs[s.running[i]]
 		n := min(q.tokens()-q.computed, s.budget)
-		if to := q.computed + n; to > len(q.blocks)*BlockTokens && !s.makeRoom(i, to) {
+		q.draft = s.drafts(q, n)
+		if to := q.computed + n + q.draft; to > len(q.blocks)*BlockTokens && !s.makeRoom(i, to) {
 			break
 		}
 		s.schedule(q, n)
 	}
 	return s.stats.Preemptions == before
+}
+
+// drafts gives how many tokens a sequence guesses ahead in a step in which it
+// computes n.
+func (s *Sim) drafts(q *seq, n int) int {
+	if s.p.Speculative.DraftTokens == 0 || n != 1 || q.output == 0 {
+		return 0
+	}
+	return max(0, min(s.p.Speculative.DraftTokens, q.OutputTokens-q.output-1, s.budget-1))
 }
 
 // makeRoom gets blocks for the i-th running sequence, from the latest arrivals
@@ -317,7 +366,7 @@ func (s *Sim) preempt(last int) {
 	s.running = s.running[:last]
 	q := &s.seqs[slot]
 	s.kv.release(q.blocks)
-	q.blocks, q.computed, q.state = q.blocks[:0], 0, queued
+	q.blocks, q.computed, q.draft, q.state = q.blocks[:0], 0, 0, queued
 	s.waiting.pushFront(s.seqs, slot)
 	s.stats.Preemptions++
 	s.emit(s.stepAt, slot, Preempted, 0)
@@ -354,7 +403,7 @@ func (s *Sim) place(slot int32) bool {
 	q.state = running
 	q.blocks = s.kv.share(q.blocks, q.Hashes[:hit])
 	q.computed = hit * BlockTokens
-	s.countLookup(q)
+	s.countFirst(q)
 	s.emit(s.stepAt, slot, Scheduled, q.computed)
 
 	n := min(q.tokens()-q.computed, s.budget)
@@ -363,14 +412,21 @@ func (s *Sim) place(slot int32) bool {
 	return true
 }
 
-// countLookup counts the first lookup of a request; recomputation is no query.
-func (s *Sim) countLookup(q *seq) {
+// countFirst counts what happens once a request, when it is scheduled for the
+// first time: the lookup in the cache, and what was not built yet.
+func (s *Sim) countFirst(q *seq) {
 	if q.seen {
 		return
 	}
 	q.seen = true
 	s.stats.PrefixQueries += q.PromptTokens
 	s.stats.PrefixHits += q.computed
+	before := &s.warmed[class(q.PromptTokens)]
+	if penalty := s.p.Cold.penalty(*before); penalty > 0 {
+		s.stall += penalty
+		s.stats.ColdRequests++
+	}
+	*before++
 }
 
 // schedule puts n tokens of a sequence into the step. Full blocks can be found
@@ -378,16 +434,22 @@ func (s *Sim) countLookup(q *seq) {
 func (s *Sim) schedule(q *seq, n int) {
 	to := q.computed + n
 	q.chunk = n
-	s.budget -= n
+	s.budget -= n + q.draft
 	if n == 1 && q.output > 0 {
 		s.load.addDecode(to)
+		s.load.draft += q.draft
 	} else {
 		s.load.addPrefill(q.computed, to)
 	}
+	s.remember(q, q.computed, to)
+}
+
+// remember makes the blocks that are filled by these tokens findable.
+func (s *Sim) remember(q *seq, from, to int) {
 	if s.p.NoPrefixCache {
 		return
 	}
-	for b := q.computed / BlockTokens; b < min(to/BlockTokens, len(q.Hashes)); b++ {
+	for b := from / BlockTokens; b < min(to/BlockTokens, len(q.Hashes)); b++ {
 		s.kv.remember(q.blocks[b], q.Hashes[b])
 	}
 }
@@ -405,7 +467,7 @@ func (s *Sim) finishStep() {
 		q.computed += q.chunk
 		produced := q.chunk > 0 && q.computed == q.tokens()
 		q.chunk = 0
-		if produced && s.produce(q, slot) {
+		if produced && s.produce(q, slot, s.accept(q)) {
 			s.end(slot)
 			continue
 		}
@@ -414,10 +476,33 @@ func (s *Sim) finishStep() {
 	s.running = kept
 }
 
-// produce gives a sequence its next token and reports whether it is finished.
-func (s *Sim) produce(q *seq, slot int32) (finished bool) {
+// accept gives how many of the guessed tokens were right.
+func (s *Sim) accept(q *seq) int {
+	if q.draft == 0 {
+		return 0
+	}
+	n := 0
+	for n < q.draft && s.rng.Float64() < s.p.Speculative.Acceptance {
+		n++
+	}
+	s.stats.Drafts++
+	s.stats.DraftTokens += q.draft
+	s.stats.AcceptedTokens += n
+	q.draft = 0
+	return n
+}
+
+// produce gives a sequence its next token, after the guessed ones that were
+// right, and reports whether it is finished.
+func (s *Sim) produce(q *seq, slot int32, guessed int) (finished bool) {
 	if q.output == 0 {
 		s.stats.PromptTokens += q.PromptTokens
+	}
+	if guessed > 0 {
+		s.remember(q, q.computed, q.computed+guessed)
+		q.computed += guessed
+		q.output += guessed
+		s.stats.GeneratedTokens += guessed
 	}
 	if q.OutputTokens > 0 {
 		q.output++

@@ -203,6 +203,57 @@ func TestLawLongerQueueNeverEarlier(t *testing.T) {
 	}
 }
 
+// A request whose prefix is cached never gets its first token later than one
+// that shares nothing, in the same traffic.
+func TestLawHitNeverCostsMore(t *testing.T) {
+	hits := 0
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		p := cramped()
+		p.KVBlocks = 300 // no preemption
+		p.Cold = Cold{Tables: ms(42), Cache: ms(3), Requests: 2}
+		others := make([]Request, 1+rng.IntN(10))
+		for i := range others {
+			others[i] = Request{Ref: 2 + i, PromptTokens: 1 + rng.IntN(150), OutputTokens: 1 + rng.IntN(40)}
+			others[i].Hashes = family(i%2, others[i].PromptTokens/BlockTokens, 9, i)
+		}
+		tokens, ahead := 33+rng.IntN(150), rng.IntN(len(others))
+		run := func(name string) time.Duration {
+			s := newSim(t, p)
+			for _, r := range others {
+				submit(t, s, 0, r)
+			}
+			drain(s)
+			at := ms(60_000)
+			for _, r := range others[:ahead] {
+				r.Hashes = nil
+				submit(t, s, at, r)
+			}
+			submit(t, s, at, Request{Ref: 1, PromptTokens: tokens, OutputTokens: 5, Hashes: namedBlocks(name, tokens)})
+			got := ttft(drain(s), 1)
+			if name == "0" && s.Stats().PrefixHits > 0 {
+				hits++
+			}
+			return got
+		}
+		if hit, miss := run("0"), run("unheard of"); hit > miss {
+			t.Fatalf("seed %d: first token at %v with a hit, at %v without", seed, hit, miss)
+		}
+	}
+	if hits < 20 {
+		t.Errorf("only %d of 60 scripts had a hit", hits)
+	}
+}
+
+func namedBlocks(name string, tokens int) []uint64 {
+	chain := NewChain(name)
+	hashes := make([]uint64, tokens/BlockTokens)
+	for b := range hashes {
+		hashes[b] = chain.Next(uint64(b))
+	}
+	return hashes
+}
+
 // action is one call into the engine.
 type action struct {
 	at     time.Duration
@@ -279,12 +330,20 @@ func noExtra(time.Duration, time.Duration) []time.Duration { return nil }
 // Tokens and blocks are conserved whatever happens, and every request that is
 // not cancelled finishes.
 func TestLawConservation(t *testing.T) {
+	guessing := cramped()
+	guessing.Speculative = Speculative{DraftTokens: 4, Acceptance: 0.7}
+	for name, p := range map[string]Params{"plain": cramped(), "speculative": guessing} {
+		t.Run(name, func(t *testing.T) { checkConservation(t, p) })
+	}
+}
+
+func checkConservation(t *testing.T, p Params) {
 	var total Stats
 	for seed := range uint64(25) {
-		s := newSim(t, cramped())
+		s := newSim(t, p)
 		script := randomScript(seed)
 		events, cancelled := play(t, s, script, noExtra, func() { checkBlocks(t, s) })
-		checkLives(t, script, events, cancelled)
+		checkLives(t, script, events, cancelled, 1+p.Speculative.DraftTokens)
 
 		st := s.Stats()
 		if st.Running != 0 || st.Waiting != 0 || st.KVUsed != 0 {
@@ -292,6 +351,9 @@ func TestLawConservation(t *testing.T) {
 		}
 		if st.Finished+st.Cancelled != st.Submitted {
 			t.Fatalf("seed %d: %d finished and %d cancelled of %d", seed, st.Finished, st.Cancelled, st.Submitted)
+		}
+		if p.Speculative.DraftTokens > 0 && (st.AcceptedTokens == 0 || st.AcceptedTokens >= st.DraftTokens) {
+			t.Fatalf("seed %d: %d of %d guessed tokens kept", seed, st.AcceptedTokens, st.DraftTokens)
 		}
 		if st.PrefixHits > st.PrefixQueries {
 			t.Fatalf("seed %d: more hits than queries: %+v", seed, st)
@@ -341,8 +403,9 @@ func checkBlocks(t *testing.T, s *Sim) {
 	}
 }
 
-// checkLives follows every request through its events.
-func checkLives(t *testing.T, script []action, events []Event, cancelled map[int]bool) {
+// checkLives follows every request through its events, each of which tells at
+// most so many new tokens.
+func checkLives(t *testing.T, script []action, events []Event, cancelled map[int]bool, most int) {
 	t.Helper()
 	type life struct {
 		running, finished bool
@@ -371,8 +434,9 @@ func checkLives(t *testing.T, script []action, events []Event, cancelled map[int
 			ok = ok && l.running
 			l.running = false
 		case FirstToken, Token:
-			l.tokens++
-			ok = ok && l.running && e.Tokens == l.tokens && (e.Kind == FirstToken) == (l.tokens == 1)
+			n := e.Tokens - l.tokens
+			ok = ok && l.running && n >= 1 && n <= most && (e.Kind == FirstToken) == (e.Tokens == 1)
+			l.tokens = e.Tokens
 		case Finished:
 			ok = ok && l.running && e.Tokens == l.tokens && l.tokens == want[e.Ref].OutputTokens
 			l.finished = true
@@ -411,6 +475,8 @@ func TestLawSameSeedSameEvents(t *testing.T) {
 func TestLawAdvanceInAnyChunks(t *testing.T) {
 	p := cramped()
 	p.Noise = 0.1
+	p.Speculative = Speculative{DraftTokens: 3, Acceptance: 0.5}
+	p.Cold = Cold{Tables: ms(42), Cache: ms(3), Requests: 2}
 	for seed := range uint64(40) {
 		script := randomScript(seed)
 		want, _ := play(t, newSim(t, p), script, noExtra, func() {})

@@ -1,20 +1,24 @@
 package replay
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
 	"slices"
 
-	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/internal/report"
 	"github.com/firsttoken/firsttoken/internal/trace"
 )
 
 // Trial is one comparison: the same traces on the same fleet under several policies.
 type Trial struct {
-	Config    Config // its Policy and Seed are set for each run
-	Policies  []string
-	Seeds     int // runs of each policy; differences need at least two. 1
-	Objective report.Objective
+	Config   Config // its Policy and Seed are set for each run
+	Policies []string
+	Seeds    int // runs of each policy; differences need at least two. 1
+
+	// Objective is what every request is to meet. If it is zero each has its
+	// own, as the trace says, and Default those that have none.
+	Objective, Default report.Objective
+
 	// Source gives the trace of a seed. Recorded traces may give the same for
 	// all; what differs then is the engines' noise and the policies' draws.
 	Source func(seed uint64) trace.Source
@@ -22,11 +26,11 @@ type Trial struct {
 	Progress func(policy string, seed int)
 }
 
-// Compare runs every policy over every seed. Figures and plots are those of the
-// first seed; differences to the first policy come from all of them.
-func (t Trial) Compare() ([]report.Run, []report.Difference, bool, error) {
-	var runs []report.Run
-	figures := map[string]map[string][]float64{}
+// Compare runs every policy over every seed. The runs are those of the first
+// seed; differences to the first policy come from all of them. partial says
+// that Stop ended it.
+func (t Trial) Compare() (runs []report.Run, differences []report.Difference, partial bool, err error) {
+	seen := map[string][][]figure{}
 	for seed := range max(t.Seeds, 1) {
 		for _, policy := range t.Policies {
 			if t.Progress != nil {
@@ -42,33 +46,40 @@ func (t Trial) Compare() ([]report.Run, []report.Difference, bool, error) {
 			if stopped {
 				return runs, nil, true, nil
 			}
-			note(figures, policy, &run)
+			seen[policy] = append(seen[policy], figures(&run))
 		}
 	}
-	return runs, t.differences(figures), false, nil
+	return runs, t.differences(seen), false, nil
 }
 
-// note keeps the figures that policies are compared by.
-func note(figures map[string]map[string][]float64, policy string, r *report.Run) {
-	for name, v := range map[string]float64{
-		"TTFT mean": r.All.TTFT.Mean, "TTFT p95": r.All.TTFT.P95, "TTFT p99": r.All.TTFT.P99, "goodput": r.Goodput,
-	} {
-		if figures[name] == nil {
-			figures[name] = map[string][]float64{}
-		}
-		figures[name][policy] = append(figures[name][policy], v)
+// figure is one number that policies are compared by.
+type figure struct {
+	name  string
+	value float64
+}
+
+func figures(r *report.Run) []figure {
+	return []figure{
+		{"TTFT mean", r.All.TTFT.Mean}, {"TTFT p95", r.All.TTFT.P95}, {"TTFT p99", r.All.TTFT.P99},
+		{"E2E mean", r.All.E2E.Mean}, {"goodput", r.Goodput},
 	}
 }
 
-func (t Trial) differences(figures map[string]map[string][]float64) []report.Difference {
+// differences compares the figures of each policy, by seed, with the first's.
+func (t Trial) differences(seen map[string][][]figure) []report.Difference {
 	if t.Seeds < 2 || len(t.Policies) < 2 {
 		return nil
 	}
+	of := func(policy string, figure int) (values []float64) {
+		for _, seed := range seen[policy] {
+			values = append(values, seed[figure].value)
+		}
+		return values
+	}
 	var out []report.Difference
-	for _, metric := range []string{"TTFT mean", "TTFT p95", "TTFT p99", "goodput"} {
-		base := figures[metric][t.Policies[0]]
+	for i, f := range seen[t.Policies[0]][0] {
 		for _, p := range t.Policies[1:] {
-			out = append(out, report.Compare(p, metric, figures[metric][p], base))
+			out = append(out, report.Compare(p, f.name, of(p, i), of(t.Policies[0], i)))
 		}
 	}
 	return out
@@ -83,36 +94,28 @@ func (t Trial) run(policy string, seed uint64) (report.Run, bool, error) {
 		c.Engines[i].Seed += seed * 1_000_003
 	}
 	var samples []report.Sample
-	totals, err := Run(c, t.Source(seed), func(o *Outcome) { samples = append(samples, sample(c, o)) })
+	totals, err := Run(c, t.Source(seed), func(o *Outcome) { samples = append(samples, t.sample(o)) })
 	if err != nil {
 		return report.Run{}, false, err
 	}
-	return report.Summarise(policy, samples, t.Objective, uses(c, samples, totals)), totals.Stopped, nil
+	return report.Summarise(policy, samples, uses(c, samples, totals)), totals.Stopped, nil
 }
 
-func sample(c Config, o *Outcome) report.Sample {
+func (t *Trial) sample(o *Outcome) report.Sample {
+	r := &o.Request
 	s := report.Sample{
-		At: o.Request.At, Model: o.Request.Model, Turn: o.Request.Turn, Regime: regime(o.Busy), Reason: o.Reason,
-		TTFT: o.TTFT, TPOT: o.TPOT(), E2E: o.E2E, Prompt: o.Request.PromptTokens, Cached: o.Cached, Output: o.Request.OutputTokens,
+		At: r.At, Model: r.Model, Turn: r.Turn, Busy: o.Busy, Reason: o.Reason,
+		TTFT: o.TTFT, TPOT: o.TPOT(), E2E: o.E2E, Prompt: r.PromptTokens, Objective: t.objective(r),
 	}
 	if o.Engine >= 0 {
-		s.Engine = c.Engines[o.Engine].Name
+		s.Engine = t.Config.Engines[o.Engine].Name
 	}
 	return s
 }
 
-// regime names the load an engine had when a request was sent to it; the names
-// sort by load.
-func regime(busy int) string {
-	switch {
-	case busy <= 0:
-		return "in flight  0"
-	case busy < 8:
-		return "in flight  1-7"
-	case busy < 32:
-		return "in flight  8-31"
-	}
-	return "in flight 32+"
+func (t *Trial) objective(r *trace.Request) report.Objective {
+	own := report.Objective{TTFT: r.TTFT, TPOT: r.TPOT, E2E: r.E2E}
+	return cmp.Or(t.Objective, own, t.Default)
 }
 
 func uses(c Config, samples []report.Sample, t Totals) []report.EngineUse {
@@ -150,6 +153,9 @@ type Goodput struct {
 	Met        float64 // share that met them
 }
 
+// ErrStopped says that Stop ended a search before its end.
+var ErrStopped = errors.New("stopped")
+
 // FindGoodput searches the highest rate multiplier, to 1 %, at which at least
 // target (0..1) of the requests meet their objectives. It doubles or halves
 // from 1 until it has a bracket and then bisects; 0 means not even 1/64 does.
@@ -159,7 +165,7 @@ func (t Trial) FindGoodput(policy string, target float64) (Goodput, error) {
 		scaled.Source = func(seed uint64) trace.Source { return t.Source(seed).Rate(k) }
 		run, stopped, err := scaled.run(policy, 1)
 		if err == nil && stopped {
-			err = fmt.Errorf("stopped while searching the goodput of %s", policy)
+			err = ErrStopped
 		}
 		return Goodput{Policy: policy, Multiplier: k, Requests: run.Goodput, Met: run.All.Met}, err
 	}
@@ -197,29 +203,4 @@ func (t Trial) FindGoodput(policy string, target float64) (Goodput, error) {
 		}
 	}
 	return best, nil
-}
-
-// TooLong lists, by engine, how many requests of a trace could never be served
-// there: their prompt and answer do not fit its context or its cache.
-func TooLong(engines []Engine, src trace.Source) (never int, first trace.Request, err error) {
-	limit := map[string]int{}
-	for _, e := range engines {
-		sim, err := engine.New(e.Params, 0)
-		if err != nil {
-			return 0, first, err
-		}
-		limit[e.Model] = max(limit[e.Model], sim.Params().MaxModelLen)
-		limit[""] = max(limit[""], limit[e.Model])
-	}
-	for r, err := range src {
-		if err != nil {
-			return never, first, err
-		}
-		if longest, known := limit[r.Model]; known && r.PromptTokens+r.OutputTokens > longest {
-			if never++; never == 1 {
-				first = r
-			}
-		}
-	}
-	return never, first, nil
 }

@@ -6,17 +6,18 @@ import "time"
 type kind uint8
 
 const (
-	arrive     kind = iota // the next request of the trace reaches a gateway
-	dispatch               // an attempt reaches its engine
-	wake                   // an engine has something to tell
-	tokenSeen              // a gateway sees an attempt's first token
-	endSeen                // a gateway sees an attempt's end
-	lostSeen               // a gateway sees that an attempt's connection is gone
-	scrapeSent             // a gateway asks an engine for its metrics
-	scrapeRead             // the engine answers
-	scrapeSeen             // the gateway has the answer
-	probeSent              // a gateway probes an engine
-	fault                  // something happens to an engine
+	arrive      kind = iota // the next request of the trace reaches a gateway
+	dispatch                // an attempt reaches its engine
+	wake                    // an engine has something to tell
+	tokenSeen               // a gateway sees an attempt's first token
+	endSeen                 // a gateway sees an attempt's end
+	lostSeen                // a gateway sees that an attempt's engine is gone
+	refusalSeen             // a gateway sees that an engine won't ever serve it
+	scrapeSent              // a gateway asks an engine for its metrics
+	scrapeRead              // the engine answers
+	scrapeSeen              // the gateway has the answer
+	probeSent               // a gateway probes an engine
+	fault                   // something happens to an engine
 )
 
 // event is one entry of the queue. What a and b mean depends on the kind.

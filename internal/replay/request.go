@@ -2,16 +2,25 @@ package replay
 
 import (
 	"errors"
-	"iter"
 
 	"github.com/firsttoken/firsttoken/internal/engine"
-	"github.com/firsttoken/firsttoken/internal/trace"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
-func pull(src trace.Source) (next func() (trace.Request, error, bool), stop func()) {
-	return iter.Pull2(iter.Seq2[trace.Request, error](src))
+// flight is one request under way.
+type flight struct {
+	outcome Outcome
+	gate    *gateway
+	ask     router.Request
+	lease   *router.Lease
+	engine  int // of the present attempt
+	tried   []*backends.Backend
+	hashes  []uint64
+	attempt int32 // distinguishes late events of a former attempt
+	live    bool
+
+	scheduled bool // by the engine of the present attempt
 }
 
 // arrive takes the pending request into a gateway.
@@ -19,17 +28,19 @@ func (w *world) arrive() {
 	slot := w.slot()
 	f := &w.flights[slot]
 	r := w.pending
+	r.At = w.now // a request out of order arrives at once
+	hashes := salted(r.Tenant, r.AppendBlocks(f.hashes[:0]))
+	blocks := gatewayBlocks(f.ask.Blocks[:0], hashes, r.PromptTokens)
 	*f = flight{
-		outcome: Outcome{Index: w.count, Request: r, Engine: -1},
-		gate:    w.count % w.Gateways,
-		arrived: w.now,
+		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1},
+		gate:    w.gates[w.count%len(w.gates)],
+		ask: router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens,
+			Stream: r.Stream, Session: r.Session, Blocks: blocks},
 		live:    true,
 		tried:   f.tried[:0],
-		hashes:  salted(r.Tenant, r.AppendBlocks(f.hashes[:0])),
+		hashes:  hashes,
 		attempt: f.attempt + 1,
 	}
-	f.ask = router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream,
-		Session: r.Session, Blocks: gatewayBlocks(f.ask.Blocks[:0], f.hashes, r.PromptTokens)}
 	w.count++
 	w.under++
 	w.try(slot)
@@ -68,36 +79,27 @@ func (w *world) slot() int {
 // try claims a backend and sends the request to it.
 func (w *world) try(slot int) {
 	f := &w.flights[slot]
-	gate := w.gates[f.gate]
-	r := gate.any
-	if f.ask.Model != "" {
-		r = gate.routers[f.ask.Model]
-	}
+	r := f.gate.routers[f.ask.Model]
 	if r == nil {
-		w.finish(slot, "unknown_model")
+		w.finish(slot, UnknownModel)
 		return
 	}
 	lease, err := r.Claim(w.clock(), &f.ask, f.tried)
-	if err != nil {
-		w.finish(slot, "refused")
+	switch {
+	case err != nil && f.outcome.Attempts > 0:
+		w.finish(slot, Lost)
+		return
+	case err != nil:
+		w.finish(slot, Refused)
 		return
 	}
 	b := lease.Backend()
 	f.lease = lease
 	f.tried = append(f.tried, b)
-	f.engine = w.engineOf(gate, b)
+	f.engine = f.gate.engine[b]
 	f.outcome.Attempts++
 	f.outcome.Busy = b.Load(w.clock()).InFlight - 1
 	w.queue.push(w.now+w.Network, dispatch, slot, int(f.attempt))
-}
-
-func (w *world) engineOf(g *gateway, b *backends.Backend) int {
-	for i, t := range g.targets {
-		if t.Same(b) {
-			return i
-		}
-	}
-	panic("replay: a lease on a backend that is no engine of the fleet")
 }
 
 // current is the flight of an event, nil if the event belongs to a former attempt.
@@ -125,16 +127,13 @@ func (w *world) dispatch(slot int, attempt int32) {
 		Ref: slot, PromptTokens: r.PromptTokens, OutputTokens: r.OutputTokens, Hashes: f.hashes, Quiet: true,
 	})
 	switch {
-	case errors.Is(err, engine.ErrTooLong):
-		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served}) // the engine's own 400
-		w.finish(slot, "too_long")
+	case errors.Is(err, engine.ErrStarting):
+		w.queue.push(w.now+w.Network, lostSeen, slot, int(f.attempt))
 		return
 	case err != nil:
-		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
-		w.finish(slot, "invalid")
+		w.queue.push(w.now+w.Network, refusalSeen, slot, int(f.attempt))
 		return
 	}
-	f.id = id
 	n.slots[id] = slot
 	w.collect(f.engine)
 }
@@ -143,8 +142,9 @@ func (w *world) dispatch(slot int, attempt int32) {
 func (w *world) wake(i int) {
 	n := w.engines[i]
 	if n.sim == nil || n.wakeAt != w.now {
-		return // it was woken earlier for another reason
+		return // what it was to be woken for has changed
 	}
+	n.wakeAt = never
 	w.collect(i)
 }
 
@@ -159,7 +159,9 @@ func (w *world) collect(i int) {
 		f := &w.flights[slot]
 		switch e.Kind {
 		case engine.Scheduled:
-			f.outcome.Cached = e.Cached
+			if !f.scheduled { // else it was preempted
+				f.scheduled, f.outcome.Cached = true, e.Cached
+			}
 		case engine.FirstToken:
 			w.queue.push(e.At+w.Network, tokenSeen, slot, int(f.attempt))
 		case engine.Finished:
@@ -167,20 +169,37 @@ func (w *world) collect(i int) {
 			w.queue.push(e.At+w.Network, endSeen, slot, int(f.attempt))
 		}
 	}
-	n.wakeAt = never
-	if at, ok := n.sim.NextEvent(); ok {
-		n.wakeAt = max(at, w.now)
-		w.queue.push(n.wakeAt, wake, i, 0)
+	at, ok := n.sim.NextEvent()
+	if !ok {
+		n.wakeAt = never
+		return
+	}
+	if at = max(at, w.now); at != n.wakeAt {
+		n.wakeAt = at
+		w.queue.push(at, wake, i, 0)
 	}
 }
 
+// tokenSeen is the first token of a stream. Of an answer in one piece the
+// gateway sees nothing before its end.
 func (w *world) tokenSeen(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil || !f.ask.Stream {
+		return
+	}
+	f.lease.FirstToken(w.clock())
+	f.outcome.TTFT = w.now - f.outcome.Request.At
+}
+
+// refusalSeen is the engine's own 400: its context or its cache is too small,
+// whatever the load.
+func (w *world) refusalSeen(slot int, attempt int32) {
 	f := w.current(slot, attempt)
 	if f == nil {
 		return
 	}
-	f.lease.FirstToken(w.clock())
-	f.outcome.TTFT = w.now - f.arrived
+	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
+	w.finish(slot, TooLong)
 }
 
 func (w *world) endSeen(slot int, attempt int32) {
@@ -190,11 +209,12 @@ func (w *world) endSeen(slot int, attempt int32) {
 	}
 	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
 	f.outcome.Engine = f.engine
-	w.finish(slot, "ok")
+	w.finish(slot, OK)
 }
 
-// lostSeen is a connection that broke: before the first token the request is
-// tried elsewhere, afterwards it has failed.
+// lostSeen is a connection that broke, or an engine that is not up: as long as
+// the client has seen nothing the request is tried elsewhere, afterwards it has
+// failed.
 func (w *world) lostSeen(slot int, attempt int32) {
 	f := w.current(slot, attempt)
 	if f == nil {
@@ -202,19 +222,19 @@ func (w *world) lostSeen(slot int, attempt int32) {
 	}
 	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Fault})
 	if f.outcome.TTFT > 0 || f.outcome.Attempts >= w.Attempts {
-		w.finish(slot, "lost")
+		w.finish(slot, Lost)
 		return
 	}
 	f.attempt++
-	f.outcome.Cached = 0
+	f.scheduled, f.outcome.Cached = false, 0
 	w.try(slot)
 }
 
 // finish ends a request and gives its outcome away.
 func (w *world) finish(slot int, reason string) {
 	f := &w.flights[slot]
-	f.outcome.E2E, f.outcome.Reason = w.now-f.arrived, reason
-	if reason == "unfinished" && f.lease != nil {
+	f.outcome.E2E, f.outcome.Reason = w.now-f.outcome.Request.At, reason
+	if reason == Unfinished && f.lease != nil {
 		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Dropped})
 	}
 	w.sink(&f.outcome)
@@ -238,6 +258,7 @@ func (w *world) fault(i int, k FaultKind) {
 		n.lives++
 		sim, err := engine.New(n.Params, n.Seed+uint64(n.lives))
 		if err == nil { // the same parameters made the first one
+			sim.Start(w.now)
 			n.sim = sim
 		}
 	}

@@ -46,7 +46,7 @@ func (w *world) scrapeSent(g, i int) {
 // scrapeRead is the engine's moment: what it says is as of now.
 func (w *world) scrapeRead(g, i int) {
 	s, n := &w.gates[g].scrapes[i], w.engines[i]
-	if s.ok = n.sim != nil; s.ok {
+	if s.ok = n.up(w.now); s.ok {
 		w.collect(i)
 		s.text = n.sim.Stats()
 	}
@@ -78,7 +78,7 @@ func exposition(s engine.Stats, life int) string {
 }
 
 func (w *world) probe(g, i int) {
-	w.gates[g].targets[i].Probe(w.clock(), w.engines[i].sim != nil)
+	w.gates[g].targets[i].Probe(w.clock(), w.engines[i].up(w.now))
 	w.queue.push(w.now+w.jittered(w.Probe), probeSent, g, i)
 }
 

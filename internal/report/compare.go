@@ -9,7 +9,7 @@ import (
 type Difference struct {
 	Name   string  `json:"name"`
 	Metric string  `json:"metric"`
-	Ratio  float64 `json:"ratio"` // mean of name over mean of base
+	Ratio  float64 `json:"ratio"` // mean of name over mean of base; at most a million
 	Low    float64 `json:"low"`   // 95 % bootstrap interval of the ratio
 	High   float64 `json:"high"`
 	Seeds  int     `json:"seeds"`
@@ -18,7 +18,11 @@ type Difference struct {
 // Sure reports whether the interval leaves no doubt which run is larger.
 func (d Difference) Sure() bool { return d.Seeds > 1 && (d.Low > 1 || d.High < 1) }
 
-const resamples = 2000
+const (
+	resamples = 2000
+	// farthest is the largest ratio there is, as when the base has nothing.
+	farthest = 1e6
+)
 
 // Compare gives the ratio of a figure between two policies, each run with the
 // same seeds in the same order, with a percentile bootstrap interval over the
@@ -36,10 +40,10 @@ func Compare(name, metric string, policy, base []float64) Difference {
 			k := pick(i)
 			p, b = p+policy[k], b+base[k]
 		}
-		if b == 0 {
-			return 1
+		if p == b {
+			return 1 // also of nothing and nothing
 		}
-		return p / b
+		return min(p/b, farthest)
 	}
 	d.Ratio = ratio(func(i int) int { return i })
 	rng := rand.New(rand.NewPCG(1, uint64(n)))

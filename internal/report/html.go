@@ -5,8 +5,12 @@ import (
 	"html"
 	"io"
 	"math"
+	"sort"
 	"strings"
 )
+
+// Section is a part of a page; its body is HTML.
+type Section struct{ Title, Body string }
 
 // WriteHTML prints the report as one file that needs no other: the tables and,
 // as SVG, the distribution of TTFT, the load over time and each engine's share.
@@ -15,21 +19,39 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if err := r.WriteTable(&table); err != nil {
 		return err
 	}
+	names := make([]string, len(r.Runs))
+	ttfts := make([][]float64, len(r.Runs))
+	for i := range r.Runs {
+		names[i], ttfts[i] = r.Runs[i].Name, r.Runs[i].TTFTs
+	}
+	return WritePage(w, r.Title, names,
+		Section{"Time to first token", DistributionChart("TTFT in milliseconds", ttfts)},
+		Section{"Load over time", r.load()},
+		Section{"Share of requests by engine", r.shares()},
+		Section{"Figures", Preformatted(table.String())})
+}
+
+// WritePage prints one HTML file that needs no other. The names are the legend
+// of its charts.
+func WritePage(w io.Writer, title string, names []string, sections ...Section) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>%[1]s</title><style>
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
 pre{overflow-x:auto;font-size:13px}svg{width:100%%;height:auto;max-width:60rem}svg text{font:12px system-ui,sans-serif;fill:currentColor}
 .grid{stroke:currentColor;stroke-opacity:.15}.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
-</style></head><body><h1>%[1]s</h1>`, html.EscapeString(r.Title))
-	b.WriteString(legend(r.Runs))
-	b.WriteString("<h2>Time to first token</h2>" + r.distribution())
-	b.WriteString("<h2>Load over time</h2>" + r.load())
-	b.WriteString("<h2>Share of requests by engine</h2>" + r.shares())
-	b.WriteString("<h2>Figures</h2><pre>" + html.EscapeString(table.String()) + "</pre></body></html>\n")
+</style></head><body><h1>%[1]s</h1>`, html.EscapeString(title))
+	b.WriteString(legend(names))
+	for _, s := range sections {
+		fmt.Fprintf(&b, "<h2>%s</h2>%s", html.EscapeString(s.Title), s.Body)
+	}
+	b.WriteString("</body></html>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// Preformatted is text as it stands, for a Section.
+func Preformatted(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
 // colour gives each run one of eight colours that remain apart for most
 // colour-blind readers (Okabe and Ito 2008).
@@ -37,11 +59,11 @@ func colour(i int) string {
 	return [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800"}[i%8]
 }
 
-func legend(runs []Run) string {
+func legend(names []string) string {
 	var b strings.Builder
 	b.WriteString("<p>")
-	for i := range runs {
-		fmt.Fprintf(&b, `<span class="key" style="background:%s"></span>%s`, colour(i), html.EscapeString(runs[i].Name))
+	for i, name := range names {
+		fmt.Fprintf(&b, `<span class="key" style="background:%s"></span>%s`, colour(i), html.EscapeString(name))
 	}
 	return b.String() + "</p>"
 }
@@ -97,25 +119,25 @@ func (p *plot) line(points []Point, colour string) {
 
 func (p *plot) end() string { return p.b.String() + "</svg>" }
 
-// distribution shows which share of requests had their first token by when.
-func (r *Report) distribution() string {
+// DistributionChart shows which share of each run's sorted values lies below
+// what. Runs have the colours of the page's legend.
+func DistributionChart(label string, runs [][]float64) string {
 	lo, hi := math.Inf(1), 0.0
-	for i := range r.Runs {
-		if t := r.Runs[i].TTFTs; len(t) > 0 {
-			lo, hi = min(lo, t[0]), max(hi, Quantile(t, .999))
+	for _, t := range runs {
+		if above0 := t[sort.SearchFloat64s(t, math.SmallestNonzeroFloat64):]; len(above0) > 0 {
+			lo, hi = min(lo, above0[0]), max(hi, Quantile(t, .999))
 		}
 	}
-	if hi <= lo {
-		return "<p>No first tokens.</p>"
+	if !(lo > 0 && hi > lo) {
+		return "<p>Too little to show.</p>"
 	}
 	p := &plot{minX: lo, maxX: hi, maxY: 1, logX: true}
-	p.frame("TTFT in milliseconds, log scale", "share of requests", decades(lo, hi), []float64{0, .25, .5, .75, .9, 1}, "%.2f")
-	for i := range r.Runs {
-		t := r.Runs[i].TTFTs
+	p.frame(label+", log scale", "share of requests", decades(lo, hi), []float64{0, .25, .5, .75, .9, 1}, "%.2f")
+	for i, t := range runs {
 		var points []Point
 		for q := 0.0; q <= 0.9991; q += 0.0025 {
 			if len(t) > 0 {
-				points = append(points, Point{X: Quantile(t, q), Y: q})
+				points = append(points, Point{X: max(Quantile(t, q), lo), Y: q})
 			}
 		}
 		p.line(points, colour(i))
@@ -136,18 +158,34 @@ func decades(lo, hi float64) []float64 {
 	return out
 }
 
+// load shows the arrivals, which are the same for all, and what they become.
 func (r *Report) load() string {
-	p := &plot{}
+	if len(r.Runs) == 0 {
+		return ""
+	}
+	inFlight := make([][]Point, len(r.Runs))
 	for i := range r.Runs {
-		for _, q := range r.Runs[i].Load {
+		inFlight[i] = r.Runs[i].InFlight
+	}
+	return LineChart("seconds", "arrivals a second", r.Runs[0].Arrivals) + LineChart("seconds", "requests in flight", inFlight...)
+}
+
+// LineChart shows curves of values that aren't negative, in the colours of the
+// page's legend.
+func LineChart(xLabel, yLabel string, curves ...[]Point) string {
+	p := &plot{}
+	for _, points := range curves {
+		for _, q := range points {
 			p.maxX, p.maxY = max(p.maxX, q.X), max(p.maxY, q.Y)
 		}
 	}
 	if p.maxX == 0 || p.maxY == 0 {
 		return "<p>Too short to show.</p>"
 	}
-	p.frame("seconds", "arrivals a second", steps(p.maxX), steps(p.maxY), "%g")
-	p.line(r.Runs[0].Load, colour(0)) // every policy sees the same arrivals
+	p.frame(xLabel, yLabel, steps(p.maxX), steps(p.maxY), "%g")
+	for i, points := range curves {
+		p.line(points, colour(i))
+	}
 	return p.end()
 }
 

@@ -5,59 +5,50 @@
 package report
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
-	"sort"
+	"strconv"
 	"time"
 )
 
 // Sample is one request as the report sees it.
 type Sample struct {
-	At     time.Duration // arrival
-	Model  string
-	Engine string // "" if none served it
-	Turn   int    // of its conversation; 0 unknown
-	Regime string // load of the engine when it was sent
-	Reason string // ok, or why it was not served
-	TTFT   time.Duration
-	TPOT   time.Duration // 0: fewer than two tokens
-	E2E    time.Duration
-	Prompt int // tokens
-	Cached int // of these from the prefix cache
-	Output int
+	At        time.Duration // arrival
+	Model     string
+	Engine    string // "" if none served it
+	Turn      int    // of its conversation; 0 unknown
+	Busy      int    // requests in flight on its engine when it was sent; below 0 unknown
+	Reason    string // OK, or why it was not served
+	TTFT      time.Duration
+	TPOT      time.Duration // 0: fewer than two tokens
+	E2E       time.Duration
+	Prompt    int // tokens
+	Objective Objective
 }
 
-// OK reports whether the request was served.
-func (s *Sample) OK() bool { return s.Reason == "ok" }
+// Reasons for which a request ends. Any other is a failure as Lost is.
+const (
+	OK           = "ok"
+	Refused      = "refused"
+	TooLong      = "too_long"
+	UnknownModel = "unknown_model"
+	Lost         = "lost"
+	Unfinished   = "unfinished" // what was under way when the run was stopped; in no figure
+)
 
-// Refused reports whether the request was turned away before an engine took it.
+// OK reports whether the request was served.
+func (s *Sample) OK() bool { return s.Reason == OK }
+
+// Refused reports whether the request was turned away: by the gateway, or by an
+// engine on sight.
 func (s *Sample) Refused() bool {
 	switch s.Reason {
-	case "refused", "too_long", "unknown_model", "invalid":
+	case Refused, TooLong, UnknownModel:
 		return true
 	}
 	return false
-}
-
-// Objective is what a request is meant to meet. A zero part is no objective.
-type Objective struct {
-	TTFT         time.Duration // base
-	TTFTPerToken time.Duration // added for each prompt token
-	TPOT         time.Duration
-	E2E          time.Duration
-}
-
-// Met reports whether a sample met every part of the objective.
-func (o Objective) Met(s *Sample) bool {
-	if !s.OK() {
-		return false
-	}
-	within := func(v, limit time.Duration) bool { return limit == 0 || v <= limit }
-	ttft := o.TTFT
-	if ttft > 0 || o.TTFTPerToken > 0 {
-		ttft += o.TTFTPerToken * time.Duration(s.Prompt)
-	}
-	return within(s.TTFT, ttft) && within(s.TPOT, o.TPOT) && within(s.E2E, o.E2E)
 }
 
 // EngineUse is what one engine did over a run.
@@ -93,108 +84,140 @@ type Group struct {
 	Met      float64 `json:"met"` // share that met the objective; refused and failed did not
 }
 
-// Run is the report of one policy (or one bench run).
+// Run is the report of one policy.
 type Run struct {
-	Name     string         `json:"name"`
-	Seconds  float64        `json:"seconds"` // from first arrival to last end
-	All      Group          `json:"all"`
-	Goodput  float64        `json:"goodput_rps"` // requests/s that met the objective
-	ByModel  []Group        `json:"by_model,omitempty"`
-	ByTurn   []Group        `json:"by_turn,omitempty"`
-	ByRegime []Group        `json:"by_regime,omitempty"`
-	Engines  []EngineUse    `json:"engines,omitempty"`
-	Reasons  map[string]int `json:"reasons"`
+	Name       string         `json:"name"`
+	Seconds    float64        `json:"seconds"` // from first arrival to last end
+	All        Group          `json:"all"`
+	Unfinished int            `json:"unfinished,omitempty"` // in no figure but Reasons
+	Goodput    float64        `json:"goodput_rps"`          // requests/s that met the objective
+	ByModel    []Group        `json:"by_model,omitempty"`
+	ByTurn     []Group        `json:"by_turn,omitempty"`
+	ByRegime   []Group        `json:"by_regime,omitempty"` // load of the engine when it got the request
+	Engines    []EngineUse    `json:"engines,omitempty"`
+	Reasons    map[string]int `json:"reasons"`
 
-	TTFTs []float64 `json:"-"` // sorted, milliseconds; for plots and intervals
-	Load  []Point   `json:"-"` // arrivals a second over time
+	TTFTs    []float64 `json:"-"` // sorted, milliseconds; for plots
+	Arrivals []Point   `json:"-"` // a second, over time
+	InFlight []Point   `json:"-"` // requests, over time
 }
 
 // Point is one point of a curve.
 type Point struct{ X, Y float64 }
 
-// Summarise builds the report of one run over the time from its first arrival
-// to its last end.
-func Summarise(name string, samples []Sample, o Objective, engines []EngineUse) Run {
+// Summarise builds the report of one run. Each sample is judged by its own
+// objective.
+func Summarise(name string, samples []Sample, engines []EngineUse) Run {
 	r := Run{Name: name, Engines: engines, Reasons: map[string]int{}}
-	if len(samples) == 0 {
+	var ended []*Sample
+	for i := range samples {
+		r.Reasons[samples[i].Reason]++
+		if samples[i].Reason == Unfinished {
+			r.Unfinished++
+		} else {
+			ended = append(ended, &samples[i])
+		}
+	}
+	if len(ended) == 0 {
 		return r
 	}
-	first, last := samples[0].At, time.Duration(0)
-	for i := range samples {
-		s := &samples[i]
-		r.Reasons[s.Reason]++
-		first, last = min(first, s.At), max(last, s.At+s.E2E)
-	}
+	first, last := span(ended)
 	r.Seconds = (last - first).Seconds()
-	r.All = group("", samples, o)
+	r.All = group("", ended)
 	if r.Seconds > 0 {
-		r.Goodput = r.All.Met * float64(len(samples)) / r.Seconds
+		r.Goodput = r.All.Met * float64(len(ended)) / r.Seconds
 	}
-	r.ByModel = groups(samples, o, func(s *Sample) string { return s.Model })
-	r.ByTurn = groups(samples, o, turnName)
-	r.ByRegime = groups(samples, o, func(s *Sample) string { return s.Regime })
-	r.TTFTs = times(samples, func(s *Sample) time.Duration { return s.TTFT })
-	r.Load = arrivals(samples, first)
+	r.ByModel = groups(ended, func(s *Sample) (string, int) { return s.Model, 0 })
+	r.ByTurn = groups(ended, turn)
+	r.ByRegime = groups(ended, regime)
+	r.TTFTs = times(ended, func(s *Sample) time.Duration { return s.TTFT })
+	r.Arrivals, r.InFlight = curves(ended, first, last)
 	return r
 }
 
-func turnName(s *Sample) string {
+// span is from the first arrival to the last end.
+func span(samples []*Sample) (first, last time.Duration) {
+	first = samples[0].At
+	for _, s := range samples {
+		first, last = min(first, s.At), max(last, s.At+s.E2E)
+	}
+	return first, last
+}
+
+// turn names the turn of a conversation.
+func turn(s *Sample) (name string, order int) {
 	switch {
 	case s.Turn <= 0:
-		return ""
+		return "", 0
 	case s.Turn >= 10:
-		return "turn 10+"
+		return "turn 10+", 10
 	}
-	return "turn " + string(rune('0'+s.Turn))
+	return "turn " + strconv.Itoa(s.Turn), s.Turn
+}
+
+// regime names the load of the engine when the request was sent to it.
+func regime(s *Sample) (name string, order int) {
+	switch {
+	case s.Busy < 0:
+		return "", 0
+	case s.Busy == 0:
+		return "in flight 0", 0
+	case s.Busy < 8:
+		return "in flight 1-7", 1
+	case s.Busy < 32:
+		return "in flight 8-31", 2
+	}
+	return "in flight 32+", 3
 }
 
 // groups splits samples by a name; samples without one are in no group, and a
-// single group says nothing new.
-func groups(samples []Sample, o Objective, name func(*Sample) string) []Group {
-	by := map[string][]Sample{}
-	for i := range samples {
-		if n := name(&samples[i]); n != "" {
-			by[n] = append(by[n], samples[i])
+// single group says nothing new. They come by their order, then by name.
+func groups(samples []*Sample, of func(*Sample) (name string, order int)) []Group {
+	by, orders := map[string][]*Sample{}, map[string]int{}
+	for _, s := range samples {
+		if n, order := of(s); n != "" {
+			by[n], orders[n] = append(by[n], s), order
 		}
 	}
 	if len(by) < 2 {
 		return nil
 	}
-	var out []Group
-	for n, s := range by {
-		out = append(out, group(n, s, o))
+	names := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
+		return cmp.Or(cmp.Compare(orders[a], orders[b]), cmp.Compare(a, b))
+	})
+	out := make([]Group, len(names))
+	for i, n := range names {
+		out[i] = group(n, by[n])
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
 }
 
-func group(name string, samples []Sample, o Objective) Group {
+func group(name string, samples []*Sample) Group {
 	g := Group{Name: name, Requests: len(samples)}
 	met := 0
-	for i := range samples {
-		s := &samples[i]
+	for _, s := range samples {
 		switch {
 		case s.Refused():
 			g.Refused++
 		case !s.OK():
 			g.Failed++
 		}
-		if o.Met(s) {
+		if s.Objective.Met(s) {
 			met++
 		}
 	}
 	g.Met = float64(met) / float64(len(samples))
-	g.TTFT = spread(times(samples, func(s *Sample) time.Duration { return s.TTFT }))
-	g.TPOT = spread(times(samples, func(s *Sample) time.Duration { return s.TPOT }))
-	g.E2E = spread(times(samples, func(s *Sample) time.Duration { return s.E2E }))
+	g.TTFT = Describe(times(samples, func(s *Sample) time.Duration { return s.TTFT }))
+	g.TPOT = Describe(times(samples, func(s *Sample) time.Duration { return s.TPOT }))
+	g.E2E = Describe(times(samples, func(s *Sample) time.Duration { return s.E2E }))
 	return g
 }
 
 // times are the positive values of served samples, sorted, in milliseconds.
-func times(samples []Sample, of func(*Sample) time.Duration) []float64 {
+func times(samples []*Sample, of func(*Sample) time.Duration) []float64 {
 	var out []float64
-	for i := range samples {
-		if v := of(&samples[i]); samples[i].OK() && v > 0 {
+	for _, s := range samples {
+		if v := of(s); s.OK() && v > 0 {
 			out = append(out, v.Seconds()*1e3)
 		}
 	}
@@ -202,7 +225,8 @@ func times(samples []Sample, of func(*Sample) time.Duration) []float64 {
 	return out
 }
 
-func spread(sorted []float64) Spread {
+// Describe sums up times in milliseconds, which are sorted.
+func Describe(sorted []float64) Spread {
 	s := Spread{Count: len(sorted)}
 	if s.Count == 0 {
 		return s
@@ -238,20 +262,23 @@ func Quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
 }
 
-// arrivals is the number of arrivals a second, over at most 300 slices.
-func arrivals(samples []Sample, first time.Duration) []Point {
-	last := first
-	for i := range samples {
-		last = max(last, samples[i].At)
-	}
+// curves are the arrivals a second and the mean number of requests in flight,
+// over at most 300 slices of a second or more.
+func curves(samples []*Sample, first, last time.Duration) (arrivals, inFlight []Point) {
 	width := max(time.Second, (last-first)/300+1)
-	counts := make([]int, (last-first)/width+1)
-	for i := range samples {
-		counts[(samples[i].At-first)/width]++
+	n := int((last-first)/width) + 1
+	count, busy := make([]float64, n), make([]time.Duration, n)
+	for _, s := range samples {
+		from, to := s.At-first, s.At+s.E2E-first
+		count[from/width]++
+		for k := from / width; k <= to/width; k++ {
+			busy[k] += min(to, (k+1)*width) - max(from, k*width)
+		}
 	}
-	out := make([]Point, len(counts))
-	for i, n := range counts {
-		out[i] = Point{X: (time.Duration(i) * width).Seconds(), Y: float64(n) / width.Seconds()}
+	for k := range n {
+		x := (time.Duration(k) * width).Seconds()
+		arrivals = append(arrivals, Point{X: x, Y: count[k] / width.Seconds()})
+		inFlight = append(inFlight, Point{X: x, Y: busy[k].Seconds() / width.Seconds()})
 	}
-	return out
+	return arrivals, inFlight
 }

@@ -1,0 +1,70 @@
+package replay
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"time"
+
+	"github.com/firsttoken/firsttoken/internal/engine"
+	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/router"
+)
+
+// gateway is one replica with its own view of the fleet.
+type gateway struct {
+	routers map[string]*router.Router // by model
+	targets []*backends.Backend       // by engine
+	engine  map[*backends.Backend]int // the other way round
+	scrapes []scrape                  // by engine
+}
+
+// scrape is one request for an engine's metrics under way.
+type scrape struct {
+	began time.Duration
+	own   int
+	text  engine.Stats
+	ok    bool
+}
+
+func newGateway(c Config, g int) (*gateway, error) {
+	gate := &gateway{
+		routers: map[string]*router.Router{},
+		targets: make([]*backends.Backend, len(c.Engines)),
+		engine:  map[*backends.Backend]int{},
+		scrapes: make([]scrape, len(c.Engines)),
+	}
+	var models []string
+	members := map[string][]int{}
+	for i, e := range c.Engines {
+		if members[e.Model] == nil {
+			models = append(models, e.Model)
+		}
+		members[e.Model] = append(members[e.Model], i)
+	}
+	var specs []backends.PoolSpec
+	for _, m := range models {
+		ps := backends.PoolSpec{Model: m}
+		for _, i := range members[m] {
+			ps.Backends = append(ps.Backends, backends.Spec{
+				Name:   c.Engines[i].Name,
+				URL:    &url.URL{Scheme: "http", Host: fmt.Sprintf("engine-%d", i)},
+				Kind:   backends.VLLM,
+				Health: c.Health,
+			})
+		}
+		specs = append(specs, ps)
+	}
+	for k, pool := range backends.NewFleet().Pools(specs) {
+		policy, err := router.NewPolicy(c.Policy, rand.NewPCG(c.Seed, uint64(g)<<32|uint64(k)))
+		if err != nil {
+			return nil, err
+		}
+		gate.routers[models[k]] = router.New(pool, c.Policy, policy)
+		for j, i := range members[models[k]] {
+			gate.targets[i] = pool.Backends[j]
+			gate.engine[pool.Backends[j]] = i
+		}
+	}
+	return gate, nil
+}
