@@ -241,13 +241,17 @@ func notes(fl *fleet.Fleet, t replay.Trial) ([]string, error) {
 	if price := fl.PricePerHour(); price > 0 {
 		out = append(out, fmt.Sprintf("price %.2f an hour", price))
 	}
-	never, first, err := replay.TooLong(t.Config.Engines, t.Source(1))
+	misfits, err := replay.FindMisfits(t.Config.Engines, t.Source(1))
 	if err != nil {
 		return nil, err
 	}
-	if never > 0 {
-		out = append(out, fmt.Sprintf("%d requests fit no engine's context or cache and are refused as an engine would; the first, at %v, has %d prompt and %d output tokens",
-			never, first.At.Round(time.Millisecond), first.PromptTokens, first.OutputTokens))
+	if n := len(misfits.TooLong); n > 0 {
+		first := misfits.TooLong[0]
+		out = append(out, fmt.Sprintf("%d requests fit no engine's context or cache and are refused as an engine would; the first, number %d at %v, has %d prompt and %d output tokens",
+			n, first.Index+1, first.At.Round(time.Millisecond), first.PromptTokens, first.OutputTokens))
+	}
+	if n := len(misfits.Unknown); n > 0 {
+		out = append(out, fmt.Sprintf("%d requests name a model the fleet does not serve, %q first; map it by --model-map", n, misfits.Unknown[0].Model))
 	}
 	estimated := map[string]bool{}
 	for _, e := range fl.Engines {
