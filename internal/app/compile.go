@@ -50,10 +50,14 @@ type revision struct {
 	retired []*http.Transport // connection pools that no target uses any more
 }
 
-// compile builds a revision. It changes no live state but that of the fleet's
-// registry, and fails before that.
+// compile builds a revision. What can fail comes before it touches anything
+// that outlives revisions.
 func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) {
 	specs, err := poolSpecs(cfg)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := newPolicies(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +68,7 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	watched := map[string]bool{}
 	var models []*proxy.Model
 	for i, pool := range c.fleet.Pools(specs) {
-		m, err := c.model(cfg.Models[i], pool)
-		if err != nil {
-			return nil, err
-		}
+		m := c.model(cfg.Models[i], pool, policies[i])
 		for j, b := range pool.Backends {
 			spec := cfg.Models[i].Backends[j]
 			rt := c.transport(used, spec)
@@ -137,18 +138,27 @@ func healthRules(h config.Health) backends.HealthRules {
 	return r
 }
 
-func (c *compiler) model(m config.Model, pool *backends.Pool) (*proxy.Model, error) {
-	policy, err := router.NewPolicy(m.Policy, rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	if err != nil {
-		return nil, fmt.Errorf("model %q: %w", m.Name, err)
+// newPolicies are the policies of the models, in their order.
+func newPolicies(cfg *config.Config) ([]router.Policy, error) {
+	var policies []router.Policy
+	for _, m := range cfg.Models {
+		p, err := router.NewPolicy(m.Policy, rand.NewPCG(rand.Uint64(), rand.Uint64()))
+		if err != nil {
+			return nil, fmt.Errorf("model %q: %w", m.Name, err)
+		}
+		policies = append(policies, p)
 	}
+	return policies, nil
+}
+
+func (c *compiler) model(m config.Model, pool *backends.Pool, policy router.Policy) *proxy.Model {
 	return &proxy.Model{
 		Name: m.Name, Aliases: m.Aliases, OwnedBy: m.OwnedBy, Created: c.started,
 		Router:  router.New(pool, m.Policy, policy),
 		Retry:   proxy.RetryRules{MaxAttempts: m.Retry.MaxAttempts},
 		Budget:  c.budget(m),
 		Metrics: c.metrics.Model(m.Name),
-	}, nil
+	}
 }
 
 func (c *compiler) budget(m config.Model) *proxy.Budget {

@@ -85,6 +85,78 @@ func TestClientCancel(t *testing.T) {
 	}
 }
 
+// TestClientCancelWhileDialing: a client that leaves before there is a
+// connection left no work behind, so no prefill stays counted.
+func TestClientCancelWhileDialing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t, configFor(lenient, "a:8000", "b:8000"), nil)
+		g.silence("a:8000")
+		g.silence("b:8000")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if resp, err := g.post(ctx, "/v1/chat/completions", streamBody("m")); err == nil {
+			resp.Body.Close()
+			t.Fatalf("status %d, want no answer", resp.StatusCode)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if n := g.attempts("client_left"); n != 1 {
+			t.Errorf("%d attempts counted as client_left, want 1", n)
+		}
+		if held := g.sumOver("firsttoken_backend_held_prefills"); held != 0 {
+			t.Errorf("%v prefills held by an engine that was not reached", held)
+		}
+	})
+}
+
+// TestSlowHeaders: a client that takes too long over its headers is told so.
+func TestSlowHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t, configFor(lenient, "a:8000"), nil)
+		c := g.rawClient()
+		c.send(t, "GET /v1/models HTTP/1.1\r\nHost: gateway\r\n\r\n")
+		c.answer(t)
+		c.send(t, "GET /v1/models HTTP/1.1\r\nHo")
+		got := c.answer(t)
+		if got.status != http.StatusRequestTimeout || !got.last {
+			t.Errorf("status %d, connection closed: %t", got.status, got.last)
+		}
+		checkError(t, got.body, "header_timeout")
+	})
+}
+
+// TestUnsentBody: a client that got its answer without having sent its body
+// does not keep the connection by never sending it.
+func TestUnsentBody(t *testing.T) {
+	for name, test := range map[string]struct {
+		line   string
+		status int
+	}{
+		"slow body":           {"POST /v1/chat/completions HTTP/1.1", 408},
+		"compressed":          {"POST /v1/chat/completions HTTP/1.1\r\nContent-Encoding: gzip", 415},
+		"nothing there":       {"POST /v1/nothing HTTP/1.1", 404},
+		"wrong method":        {"PUT /v1/chat/completions HTTP/1.1", 405},
+		"unimplemented":       {"BREW /v1/chat/completions HTTP/1.1", 501},
+		"a list has no body":  {"GET /v1/models HTTP/1.1", 200},
+		"a model has no body": {"GET /v1/models/m HTTP/1.1", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := startGateway(t, configFor(lenient, "a:8000"), nil)
+				c := g.rawClient()
+				_ = c.SetReadDeadline(time.Now().Add(5 * time.Minute))
+				c.send(t, test.line+"\r\nHost: gateway\r\nContent-Length: 100\r\n\r\n{")
+				if got := c.answer(t); got.status != test.status {
+					t.Errorf("status %d, want %d", got.status, test.status)
+				}
+				answered := time.Now()
+				if _, err := c.read.ReadByte(); err != io.EOF {
+					t.Errorf("%v after the answer: %v, want a closed connection", time.Since(answered), err)
+				}
+			})
+		})
+	}
+}
+
 // repeat plays the script n times.
 func repeat(n int, s fakellm.Script) fakellm.Step {
 	return func(w *fakellm.Response) error {

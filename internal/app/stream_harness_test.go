@@ -3,12 +3,8 @@ package app_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"io/fs"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -153,23 +149,6 @@ func checkError(t testing.TB, body, code string) {
 	if len(e.Error) != 4 || e.Error["code"] != code || e.Error["message"] == "" || e.Error["type"] == "" {
 		t.Errorf("error %v, want the code %q, a message, a type and a param", e.Error, code)
 	}
-}
-
-// recordedExchanges are the shared recordings, or a skip.
-func recordedExchanges(t testing.TB) []fakellm.Exchange {
-	t.Helper()
-	data := os.Getenv("FIRSTTOKEN_DATA")
-	if data == "" {
-		data = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	exchanges, err := fakellm.LoadRecorded(filepath.Join(data, "sse"))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("no recorded exchanges (set FIRSTTOKEN_DATA): %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exchanges
 }
 
 // chunk is a chat event with the given delta and, if any, finish reason.

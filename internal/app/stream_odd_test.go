@@ -43,13 +43,29 @@ func TestStreamHeaders(t *testing.T) {
 					t.Errorf("error %v, body %q", got.err, got.body)
 				}
 				for name, want := range test.want {
-					if !reflect.DeepEqual(got.header[name], []string(want)) {
+					if !reflect.DeepEqual(got.header[name], want) {
 						t.Errorf("%s: %q, want %q", name, got.header[name], want)
 					}
 				}
 			})
 		})
 	}
+}
+
+// TestStreamHeadersOfAnError: an error that an engine sends instead of a stream,
+// and that nobody else could do without, is not held back on the way either.
+func TestStreamHeadersOfAnError(t *testing.T) {
+	const fault = `data: {"error":{"message":"CUDA error","type":"internal_error","code":500}}` + "\n\n"
+	synctest.Test(t, func(t *testing.T) {
+		g, backend := twins(t, lenient, always(fakellm.Stream(), fakellm.Send(fault)))
+		got := g.chat(streamBody("m"))
+		if got.body != fault || backend.Count() != 2 {
+			t.Errorf("body %q after %d attempts, want the engine's error after 2", got.body, backend.Count())
+		}
+		if got.header.Get("X-Accel-Buffering") != "no" || got.header.Get("Cache-Control") != "no-cache" {
+			t.Errorf("headers %v, want those of a stream", got.header)
+		}
+	})
 }
 
 // TestOddAnswers: answers of unusual but honest shapes pass unchanged.

@@ -129,7 +129,7 @@ func (r reading) fields(gap time.Duration) map[string]any {
 // event by event in time and then split at random and at its line ends: the
 // client gets the recorded bytes, and the log reads them right.
 func TestByteSplitRecorded(t *testing.T) {
-	for _, e := range recordedExchanges(t) {
+	for _, e := range fakellm.Recordings(t) {
 		t.Run(e.File, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { playRecorded(t, e) })
 		})

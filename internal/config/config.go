@@ -137,8 +137,8 @@ type Credentials struct {
 	Secret Secret `yaml:"-" json:"-"`
 }
 
-// Timeouts are separate: each has its own metric label and error code. 0
-// means "not set here"; "off" disables one where that is allowed.
+// Timeouts are separate: each has its own metric label and error code. "off"
+// disables one where that is allowed.
 type Timeouts struct {
 	// Dial bounds connecting to the backend. Default 3s.
 	Dial Duration `yaml:"dial" default:"3s"`

@@ -19,6 +19,9 @@ const durationFix = `write a duration such as "300ms" or "1m30s"`
 var badFiles = []badFile{
 	{name: "url scheme", text: backend("", "", "  ") + "\n  - url: htp://x",
 		want: []string{`:8: models[0].backends[1].url: "htp://x" is not an http or https URL; write http://host:port`}},
+	{name: "no time", semantic: true, text: "drain: {accept: 0s}\nmodels: [{name: m, backends: [{url: http://a}], timeouts: {dial: 0s}}]",
+		want: []string{`:1: drain.accept: "0s" is no time at all; write "off", or leave it out for the default`,
+			`:2: models[0].timeouts.dial: "0s" is no time at all; write a longer one, or leave it out for the default`}},
 	{name: "url user", text: "models: [{name: m, backends: [{url: 'http://u:hunter2@a'}]}]",
 		want: []string{`:1: models[0].backends[0].url: the value contains a user or password; write http://host:port and use credentials`}},
 	{name: "url query", text: "models: [{name: m, backends: [{url: 'http://a?key=hunter2'}]}]",

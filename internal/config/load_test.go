@@ -128,7 +128,7 @@ models:
   backends: [{url: http://c, timeouts: {first_token: off}, signals: {path: /m}}]
 defaults:
   policy: random
-  timeouts: {idle: 1s, total: 10s, dial: 0s}
+  timeouts: {idle: 1s, total: 10s}
   retry: {budget_ratio: 0}
   health: {path: /alive}
 `)

@@ -125,8 +125,10 @@ func (r rule) setDuration(p *Duration, text, raw string) *fault {
 		return f
 	case d == Off && !r.off:
 		return &fault{is: "is not allowed here", fix: `write a duration such as "300ms" or "1m30s"`}
+	case d == 0 && r.off:
+		return &fault{is: "is no time at all", fix: `write "off", or leave it out for the default`}
 	case d == 0:
-		return nil
+		return &fault{is: "is no time at all", fix: "write a longer one, or leave it out for the default"}
 	case d != Off:
 		parse := func(s string) (Duration, *fault) { return parseDuration(s, s) }
 		if f := r.within(float64(d), number(parse)); f != nil {

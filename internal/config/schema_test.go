@@ -41,7 +41,7 @@ var goodFiles = []string{
 	section("server: {listen: '[::1]:80', max_body: 1000, max_url: 4KiB, max_headers: 1}"),
 	section("server: {listen: 'localhost:0'}", "telemetry: {listen: ':0', log_level: warn, pprof: true}"),
 	section("drain: {accept: off, limit: 1m30s}"),
-	section("defaults: {timeouts: {total: off, idle: 1.5s, dial: 0s}, retry: {budget_ratio: 0}}"),
+	section("defaults: {timeouts: {total: off, idle: 1.5s}, retry: {budget_ratio: 0}}"),
 	section("server: {max_headers: '${SET:-}', keep_alive: '${NONE:-5s}', debug_headers: '${NONE:-true}'}"),
 	backend("engine: '${NONE:-vllm}'", "weight: 0.5", "labels: {gpu: h100, _: ''}", "draining: false"),
 	backend("credentials: {env: SET}"),

@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -38,14 +37,17 @@ func (c *guardConn) errorAnswer(status int) []byte {
 	if status == http.StatusExpectationFailed {
 		code, message = expectationCode, expectationMessage
 	}
-	if why := fault(c.guard.state.Load() & stateFault); why != noFault {
+	switch why := fault(c.guard.state.Load() & stateFault); {
+	case why != noFault:
 		status, code, message = why.status(), why.code(), why.message()
+	case c.guard.late.Load():
+		status, code, message = http.StatusRequestTimeout, "header_timeout", "The request's headers did not arrive in time."
 	}
 	answer := &answer{header: make(http.Header), status: http.StatusOK}
 	write := func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, c.listener.errw, status, code, message)
 	}
-	RequestID(http.HandlerFunc(write), c.listener.opts.NewID).ServeHTTP(answer, c.unreadRequest())
+	giveID(http.HandlerFunc(write), c.listener.opts.NewID).ServeHTTP(answer, c.unreadRequest())
 	return answer.bytes()
 }
 
@@ -73,8 +75,8 @@ func (a *answer) bytes() []byte {
 	a.header.Set("Content-Length", strconv.Itoa(a.body.Len()))
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "HTTP/1.1 %d %s\r\n", a.status, http.StatusText(a.status))
-	a.header.Write(&out)
-	io.WriteString(&out, "\r\n")
-	a.body.WriteTo(&out)
+	_ = a.header.Write(&out) // a buffer takes everything
+	out.WriteString("\r\n")
+	out.Write(a.body.Bytes())
 	return out.Bytes()
 }

@@ -97,7 +97,7 @@ func serve(t testing.TB, ln net.Listener, opts Options, logPanic PanicLogger, ne
 	go func() { done <- srv.Serve(Listener(ln, opts, writeError)) }()
 	t.Cleanup(func() {
 		srv.Close()
-		if err := <-done; err != http.ErrServerClosed {
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("Serve: %v", err)
 		}
 	})

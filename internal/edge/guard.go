@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 )
@@ -32,6 +33,7 @@ type guard struct {
 	taken   atomic.Uint64
 	phase   atomic.Uint32
 	cut     atomic.Bool
+	late    atomic.Bool // the last read waited for a request in vain
 }
 
 // Phases of a connection, as far as its writes are concerned.
@@ -91,9 +93,9 @@ func (g *guard) hangUp() { g.cut.Store(true) }
 
 type guardKey struct{}
 
-// ConnContext is an http.Server.ConnContext hook: it hands the guard of a
+// connContext is an http.Server.ConnContext hook: it hands the guard of a
 // connection from Listener to Chain.
-func ConnContext(ctx context.Context, conn net.Conn) context.Context {
+func connContext(ctx context.Context, conn net.Conn) context.Context {
 	guarded, ok := conn.(*guardConn)
 	if !ok {
 		return ctx
@@ -178,6 +180,8 @@ func (c *guardConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	c.guard.observe(p[:n])
+	// While a handler runs, an elapsed deadline is how net/http takes a read back.
+	c.guard.late.Store(errors.Is(err, os.ErrDeadlineExceeded) && c.guard.phase.Load() == phaseIdle)
 	return n, err
 }
 

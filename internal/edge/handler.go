@@ -28,7 +28,7 @@ type Options struct {
 	MaxHeaders int
 	// MaxHeaderBytes caps the request line and headers together, in bytes. Default 64 KiB.
 	MaxHeaderBytes int
-	// NewID makes request ids. Default NewRequestID. Safe for concurrent use.
+	// NewID makes request ids. Default "req_" and 32 random hex digits. Safe for concurrent use.
 	NewID func() string
 }
 
@@ -43,7 +43,7 @@ func (o Options) withDefaults() Options {
 		o.MaxHeaderBytes = 64 << 10
 	}
 	if o.NewID == nil {
-		o.NewID = NewRequestID
+		o.NewID = newRequestID
 	}
 	return o
 }
@@ -63,7 +63,7 @@ func Configure(srv *http.Server, opts Options) {
 		if outer != nil {
 			ctx = outer(ctx, conn)
 		}
-		return ConnContext(ctx, conn)
+		return connContext(ctx, conn)
 	}
 }
 
@@ -80,8 +80,8 @@ func Chain(opts Options, errw ErrorWriter, logPanic PanicLogger, next http.Handl
 	h = refuseExpectations(h, errw)
 	h = refuseSizes(h, errw, opts)
 	h = refuseFaults(h, errw)
-	h = Recover(h, errw, logPanic)
-	return RequestID(h, opts.NewID)
+	h = recoverPanics(h, errw, logPanic)
+	return giveID(h, opts.NewID)
 }
 
 // refuse answers with an error and closes the connection: what the edge turns

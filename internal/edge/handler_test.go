@@ -274,6 +274,17 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
+// TestOwnAnswersBehindAHandler holds that a read which net/http takes back at
+// the end of a handler does not make a malformed request look late.
+func TestOwnAnswersBehindAHandler(t *testing.T) {
+	addr := testServer(t, Options{}, noPanics(t), new(testBackend))
+	conn := dial(t, addr)
+	r := bufio.NewReader(conn)
+	io.WriteString(conn, get("")+"GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n") // one segment: nothing is left to read
+	readAnswer(t, r)
+	checkRefusal(t, readAnswer(t, r), http.StatusBadRequest, "malformed_request")
+}
+
 // TestOwnAnswersLookalike holds that a handler may write what looks like an
 // answer of net/http's own, while it runs or left over for net/http to flush.
 func TestOwnAnswersLookalike(t *testing.T) {
@@ -526,7 +537,7 @@ func TestPassedBy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{ConnContext: ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{ConnContext: connContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
 			chain.ServeHTTP(w, r)
 		}

@@ -9,11 +9,11 @@ import (
 // stack. It may be called from many goroutines at once.
 type PanicLogger func(r *http.Request, value any, stack []byte)
 
-// Recover keeps a panic inside its request: it is logged and answered with 500,
+// recoverPanics keeps a panic inside its request: it is logged and answered with 500,
 // or, where part of an answer is out, the connection is cut so that nobody takes
 // that part for the whole. http.ErrAbortHandler is how a handler asks for that
 // cut; it passes through and is not logged.
-func Recover(next http.Handler, errw ErrorWriter, logPanic PanicLogger) http.Handler {
+func recoverPanics(next http.Handler, errw ErrorWriter, logPanic PanicLogger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tracked := &trackedWriter{ResponseWriter: w}
 		defer func() {
@@ -21,7 +21,7 @@ func Recover(next http.Handler, errw ErrorWriter, logPanic PanicLogger) http.Han
 			if value == nil {
 				return
 			}
-			if value == http.ErrAbortHandler {
+			if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(value)
 			}
 			logPanic(r, value, debug.Stack())
@@ -70,7 +70,7 @@ func (w *trackedWriter) FlushError() error {
 }
 
 // Flush is FlushError for those who ask for an http.Flusher.
-func (w *trackedWriter) Flush() { w.FlushError() }
+func (w *trackedWriter) Flush() { _ = w.FlushError() }
 
 // Unwrap lets an http.ResponseController reach the connection.
 func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

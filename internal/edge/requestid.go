@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// NewRequestID makes "req_" and 32 random hex digits.
-func NewRequestID() string {
+// newRequestID makes "req_" and 32 random hex digits.
+func newRequestID() string {
 	const prefix = "req_"
 	var random [16]byte
 	rand.Read(random[:])
@@ -18,10 +18,10 @@ func NewRequestID() string {
 	return string(id[:])
 }
 
-// RequestID gives each request an id from newID, in x-request-id of the answer
+// giveID gives each request an id from newID, in x-request-id of the answer
 // and by RequestIDFrom. The client's own id, if well formed, comes back as
 // x-client-request-id.
-func RequestID(next http.Handler, newID func() string) http.Handler {
+func giveID(next http.Handler, newID func() string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ids := &requestIDs{Context: r.Context(), own: [1]string{newID()}, client: [1]string{sentID(r.Header)}}
 		header := w.Header()
@@ -33,7 +33,7 @@ func RequestID(next http.Handler, newID func() string) http.Handler {
 	})
 }
 
-// RequestIDFrom returns the id that RequestID gave to the request of ctx, or "".
+// RequestIDFrom returns the id that giveID gave to the request of ctx, or "".
 func RequestIDFrom(ctx context.Context) string {
 	if ids, ok := ctx.Value(requestIDsKey{}).(*requestIDs); ok {
 		return ids.own[0]

@@ -211,7 +211,7 @@ func (a answer) encode(suffix string, choices []choice, usage string) string {
 
 func (a answer) embeddings() string {
 	var body struct{ Input json.RawMessage }
-	json.Unmarshal(a.Body, &body)
+	_ = json.Unmarshal(a.Body, &body) // what is no request has no inputs
 	var inputs []json.RawMessage
 	if json.Unmarshal(body.Input, &inputs) != nil {
 		inputs = []json.RawMessage{body.Input}

@@ -1,6 +1,6 @@
 // Package fakellm is a programmable OpenAI-compatible backend: an http.Handler
-// that plays a script for each request and remembers what it got. Tests,
-// benchmarks and demos use it over TCP, or over an in-memory network in a
+// that plays a script for each request and remembers what it got. Tests and
+// benchmarks use it over TCP, or over an in-memory network in a
 // testing/synctest bubble, where every wait is exact.
 //
 // It owns the scripts (tokens at given times, errors, cuts, resets, splits at
@@ -11,6 +11,7 @@ package fakellm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -240,7 +241,7 @@ func play(s Script, w http.ResponseWriter, ctx context.Context, r *Request) {
 		r.cancel()
 	})
 	err := s.Play(&Response{ResponseWriter: w, Request: r, ctx: ctx})
-	if err != nil && err != errEnd {
+	if err != nil && !errors.Is(err, errEnd) {
 		r.cancel()
 	}
 	if !stop() {

@@ -3,12 +3,16 @@ package fakellm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 // Exchange is one recorded request and its answer.
@@ -27,9 +31,25 @@ type Exchange struct {
 	Note    string
 }
 
+// Recordings loads the shared exchanges, or skips the test where they are not.
+// FIRSTTOKEN_DATA names the folder of the data; without it the default fits
+// packages two folders below the root.
+func Recordings(t testing.TB) []Exchange {
+	t.Helper()
+	data := cmp.Or(os.Getenv("FIRSTTOKEN_DATA"), filepath.Join("..", "..", "..", "shared", "data"))
+	exchanges, err := LoadRecorded(filepath.Join(data, "sse"))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("no recorded exchanges (set FIRSTTOKEN_DATA): %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exchanges
+}
+
 // LoadRecorded reads dir/index.jsonl and the body files that it names.
 func LoadRecorded(dir string) ([]Exchange, error) {
-	index, err := os.ReadFile(filepath.Join(dir, "index.jsonl"))
+	index, err := os.ReadFile(filepath.Join(dir, "index.jsonl")) //nolint:gosec // the folder a test names
 	if err != nil {
 		return nil, fmt.Errorf("load recorded exchanges: %w", err)
 	}
@@ -71,7 +91,7 @@ func loadExchange(dir string, line []byte) (Exchange, error) {
 		}
 	}
 	var err error
-	e.Body, err = os.ReadFile(filepath.Join(dir, filepath.Base(e.File)))
+	e.Body, err = os.ReadFile(filepath.Join(dir, filepath.Base(e.File))) //nolint:gosec // a file of the same folder
 	return e, err
 }
 

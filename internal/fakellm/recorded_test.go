@@ -2,8 +2,6 @@ package fakellm_test
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,25 +9,8 @@ import (
 	"github.com/firsttoken/firsttoken/internal/fakellm"
 )
 
-// recorded loads the shared exchanges or skips the test.
-func recorded(t *testing.T) []fakellm.Exchange {
-	t.Helper()
-	data := os.Getenv("FIRSTTOKEN_DATA")
-	if data == "" {
-		data = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	exchanges, err := fakellm.LoadRecorded(filepath.Join(data, "sse"))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("no recorded exchanges (set FIRSTTOKEN_DATA): %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exchanges
-}
-
 func TestRecordedAgreeWithTheirIndex(t *testing.T) {
-	exchanges := recorded(t)
+	exchanges := fakellm.Recordings(t)
 	if len(exchanges) != 38 {
 		t.Errorf("%d exchanges, want 38", len(exchanges))
 	}
@@ -53,7 +34,7 @@ func TestRecordedAgreeWithTheirIndex(t *testing.T) {
 }
 
 func TestRecordedPlayUnchanged(t *testing.T) {
-	for _, e := range recorded(t) {
+	for _, e := range fakellm.Recordings(t) {
 		inBubble(t, &fakellm.Backend{Script: always(fakellm.Recorded(e))}, func(t *testing.T, c client) {
 			got := c.do(t.Context(), e.Method, e.Path, string(e.Request))
 			if got.status != e.Status || got.err != nil || got.body() != string(e.Body) {

@@ -76,7 +76,7 @@ func (w *Response) flush() error { return http.NewResponseController(w.ResponseW
 
 // event sends s and makes the response an event stream if it has no type yet.
 func (w *Response) event(s string) error {
-	if h := w.ResponseWriter.Header(); h.Get("Content-Type") == "" {
+	if h := w.Header(); h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "text/event-stream")
 	}
 	return w.Send(s)
@@ -109,7 +109,7 @@ func (w *Response) hijack() (net.Conn, error) {
 func Header(status int, headers http.Header) Step {
 	return func(w *Response) error {
 		for name, values := range headers {
-			w.ResponseWriter.Header()[name] = values
+			w.Header()[name] = values
 		}
 		w.WriteHeader(status)
 		return w.flush()

@@ -174,9 +174,12 @@ func TestHangEndsWhenTheClientLeaves(t *testing.T) {
 func TestHangEndsWhenTheClientLeavesTCP(t *testing.T) {
 	b := &fakellm.Backend{Script: always(fakellm.Script{fakellm.Event("x"), fakellm.Hang()})}
 	overTCP(t, b, func(t *testing.T, c client) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
-		defer cancel()
-		c.post(ctx, "/v1/chat/completions", stream)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan answer, 1)
+		go func() { left <- c.post(ctx, "/v1/chat/completions", stream) }()
+		waitInFlight(t, b, 1)
+		cancel()
+		<-left
 		waitIdle(t, b)
 		if b.Requests()[0].Cancelled().IsZero() {
 			t.Error("the backend did not see the client leave")
@@ -189,9 +192,7 @@ func TestServerCloseEndsScripts(t *testing.T) {
 	left := make(chan answer, 1)
 	overTCP(t, b, func(t *testing.T, c client) {
 		go func() { left <- c.post(context.Background(), "/v1/chat/completions", stream) }()
-		for b.InFlight() == 0 {
-			time.Sleep(ms)
-		}
+		waitInFlight(t, b, 1)
 	})
 	if b.InFlight() != 0 {
 		t.Error("Close did not wait for the script")
@@ -204,13 +205,19 @@ func TestServerCloseEndsScripts(t *testing.T) {
 // waitIdle waits until no script is played.
 func waitIdle(t *testing.T, b *fakellm.Backend) {
 	t.Helper()
+	waitInFlight(t, b, 0)
+}
+
+// waitInFlight waits until want scripts are played.
+func waitInFlight(t *testing.T, b *fakellm.Backend, want int) {
+	t.Helper()
 	for range 5000 {
-		if b.InFlight() == 0 {
+		if b.InFlight() == want {
 			return
 		}
 		time.Sleep(ms)
 	}
-	t.Fatal("a script does not end")
+	t.Fatalf("%d scripts are played, want %d", b.InFlight(), want)
 }
 
 func TestSequence(t *testing.T) {

@@ -26,7 +26,7 @@ func Serve(l net.Listener, handler http.Handler) *Server {
 		defer s.busy.Done()
 		handler.ServeHTTP(w, r)
 	})
-	s.accept.Go(func() { s.http.Serve(l) })
+	s.accept.Go(func() { _ = s.http.Serve(l) })
 	return s
 }
 
@@ -44,8 +44,8 @@ func (s *Server) track(_ net.Conn, state http.ConnState) {
 // Close closes the listener and all connections, which ends the scripts being
 // played, and waits for them. It must be called once.
 func (s *Server) Close() {
-	s.http.Close()
+	_ = s.http.Close()
 	s.accept.Wait()
-	s.http.Close() // what was accepted during the first
+	_ = s.http.Close() // what was accepted during the first
 	s.busy.Wait()
 }

@@ -55,11 +55,11 @@ func (c *Conn) shut(op string, reset bool) error {
 	if err != nil {
 		return c.opError(op, err)
 	}
-	end := error(io.EOF)
+	end := io.EOF
 	if reset || unread {
 		end = syscall.ECONNRESET
 	}
-	c.out.closeWrite(net.ErrClosed, end)
+	_ = c.out.closeWrite(net.ErrClosed, end) // closed for writing already is as good
 	return nil
 }
 
@@ -99,7 +99,8 @@ func (c *Conn) opError(op string, err error) error {
 
 // newSyscallError dresses an errno as package net does and leaves others alone.
 func newSyscallError(call string, err error) error {
-	if _, ok := err.(syscall.Errno); ok {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
 		return os.NewSyscallError(call, err)
 	}
 	return err

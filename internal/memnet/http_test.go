@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,7 +32,7 @@ func serve(t *testing.T, n *memnet.Network, handler http.HandlerFunc) *http.Clie
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		server.Close()
-		if err := <-served; err != http.ErrServerClosed {
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("Serve: %v", err)
 		}
 	})

@@ -2,6 +2,7 @@ package memnet
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
 	"sync"
@@ -148,13 +149,13 @@ func (p *pipe) closeRead(reset bool) (unread bool, err error) {
 func (p *pipe) closeWrite(refuse, end error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.writeClosed == net.ErrClosed {
+	if errors.Is(p.writeClosed, net.ErrClosed) {
 		return net.ErrClosed
 	}
 	p.writeClosed = refuse
 	p.writeBy.stop()
 	p.deliver(func() {
-		if p.end == nil || end == syscall.ECONNRESET {
+		if p.end == nil || errors.Is(end, syscall.ECONNRESET) {
 			p.end = end
 		}
 	})
@@ -175,7 +176,7 @@ func (p *pipe) setReadDeadline(t time.Time) error {
 func (p *pipe) setWriteDeadline(t time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.writeClosed == net.ErrClosed {
+	if errors.Is(p.writeClosed, net.ErrClosed) {
 		return net.ErrClosed
 	}
 	p.setDeadline(&p.writeBy, t)

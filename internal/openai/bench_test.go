@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/firsttoken/firsttoken/internal/fakellm"
 )
 
 // chatChunk is a usual chunk of about 300 bytes.
@@ -21,7 +23,7 @@ func BenchmarkMeter(b *testing.B) {
 		benchmarkMeter(b, []byte(strings.Replace(chatChunk, " token", text, 1)), 1)
 	})
 	b.Run("recorded", func(b *testing.B) {
-		for _, e := range recorded(b) {
+		for _, e := range fakellm.Recordings(b) {
 			if e.File == "openai_gpt41nano_long_stream.sse" {
 				benchmarkMeter(b, e.Body, e.Events)
 			}

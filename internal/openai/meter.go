@@ -166,9 +166,6 @@ func (m *Meter) Complete() bool {
 	return m.Done || m.Terminal || (m.seen != 0 && m.finished == m.seen && !m.beyond)
 }
 
-// Partial reports whether bytes of an unfinished event were read.
-func (m *Meter) Partial() bool { return m.frame.started }
-
 // Next reads p up to the end of the first event that ends in it. It returns
 // how many bytes it read and whether an event ended; without one it has read
 // all of p, and the event goes on in the next call. Every blank line ends an

@@ -234,7 +234,7 @@ func TestEndsAtCR(t *testing.T) {
 	if n, ev, ended := m.Next([]byte("\ndata: 2")); n != 1 || !ended || ev != (Event{}) {
 		t.Errorf("LF: %d, %+v, %v", n, ev, ended)
 	}
-	if n, _, ended := m.Next([]byte("data: 2")); n != 7 || ended || !m.Partial() {
+	if n, _, ended := m.Next([]byte("data: 2")); n != 7 || ended || !m.frame.started {
 		t.Errorf("next: %d, %v", n, ended)
 	}
 }

@@ -2,31 +2,10 @@ package openai
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/firsttoken/firsttoken/internal/fakellm"
 )
-
-// recorded loads the shared exchanges or skips the test.
-func recorded(t testing.TB) []fakellm.Exchange {
-	t.Helper()
-	data := os.Getenv("FIRSTTOKEN_DATA")
-	if data == "" {
-		data = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	exchanges, err := fakellm.LoadRecorded(filepath.Join(data, "sse"))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("no recorded exchanges (set FIRSTTOKEN_DATA): %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exchanges
-}
 
 // expectation is what a recorded answer holds, read by eye and by a script.
 type expectation struct {
@@ -98,7 +77,7 @@ var expectations = map[string]expectation{
 // TestRecorded reads every recorded answer whole, byte by byte, and split in
 // two at every offset.
 func TestRecorded(t *testing.T) {
-	exchanges := recorded(t)
+	exchanges := fakellm.Recordings(t)
 	if len(exchanges) != len(expectations) {
 		t.Errorf("%d exchanges, the table has %d", len(exchanges), len(expectations))
 	}
@@ -236,11 +215,11 @@ func readStream(t testing.TB, pieces ...[]byte) *reading {
 	if at != len(whole) {
 		t.Fatalf("read %d bytes of %d", at, len(whole))
 	}
-	partial := r.meter.Partial()
+	partial := r.meter.frame.started
 	if ev, ended := r.meter.End(); ended {
 		r.add(ev, at, nil)
 	} else if partial {
-		t.Fatal("Partial, but End ends nothing")
+		t.Fatal("an event was begun, but End ends nothing")
 	}
 	return r
 }

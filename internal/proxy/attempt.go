@@ -34,21 +34,21 @@ const (
 )
 
 // answer handles the engine's response by its status and kind.
-func (x *exchange) answer(a *attempt) *failure {
+func (a *attempt) answer() *failure {
 	status, stream := a.resp.StatusCode, isEventStream(a.resp.Header) && !encoded(a.resp.Header)
 	switch {
 	case status == http.StatusTooManyRequests || status >= 500:
 		return a.hold()
 	case status < 200 || (status >= 300 && status < 400):
 		return a.badResponse("")
-	case x.committed && (status >= 400 || !stream):
+	case a.committed && (status >= 400 || !stream):
 		return a.refuseInStream()
 	case status >= 400:
-		return a.relayWhole(false)
+		return a.relayWhole()
 	case stream:
 		return a.relayStream()
 	case isJSON(a.resp.Header) && !encoded(a.resp.Header):
-		return a.relayWhole(true)
+		return a.relayWhole()
 	}
 	return a.relayRaw(nil)
 }
@@ -114,8 +114,8 @@ func (a *attempt) refuseInStream() *failure {
 }
 
 // relayWhole reads an unstreamed answer before any of it is sent; one that is
-// too long for that goes on as it comes.
-func (a *attempt) relayWhole(read bool) *failure {
+// too long for that goes on as it comes. A refusal is not looked into.
+func (a *attempt) relayWhole() *failure {
 	body, err := readUpTo(idleReader{a}, a.resp.ContentLength, wholeLimit)
 	switch {
 	case errors.Is(err, errMore):
@@ -123,7 +123,7 @@ func (a *attempt) relayWhole(read bool) *failure {
 	case err != nil:
 		return a.explain(a.ctx, err)
 	}
-	if read {
+	if a.resp.StatusCode < 400 {
 		if f := a.readJSON(body); f != nil {
 			return f
 		}
@@ -196,18 +196,10 @@ func readUpTo(r io.Reader, length int64, limit int) ([]byte, error) {
 func (a *attempt) relayRaw(head []byte) *failure {
 	buf := a.h.buffers.get(busyBuffer)
 	defer func() { a.h.buffers.put(buf) }()
-	stream := isEventStream(a.resp.Header)
-	for chunk := head; ; {
-		if len(chunk) > 0 {
-			if f := a.sendRaw(chunk, stream); f != nil {
-				return f
-			}
-		}
-		n, err := idleReader{a}.Read(buf)
-		if chunk = buf[:n]; n > 0 && err != nil {
-			if f := a.sendRaw(chunk, stream); f != nil {
-				return f
-			}
+	for chunk, err := head, error(nil); ; {
+		a.dataSent = a.dataSent || len(chunk) > 0
+		if f := a.send(chunk); f != nil {
+			return f
 		}
 		switch {
 		case err == io.EOF && !a.dataSent:
@@ -217,12 +209,18 @@ func (a *attempt) relayRaw(head []byte) *failure {
 		case err != nil:
 			return a.explain(a.ctx, err)
 		}
+		var n int
+		n, err = idleReader{a}.Read(buf)
+		chunk = buf[:n]
 	}
 }
 
-func (a *attempt) sendRaw(p []byte, stream bool) *failure {
-	a.commitFrom(stream)
-	a.dataSent = true
+// send passes a part of the answer on at once, behind its headers.
+func (a *attempt) send(p []byte) *failure {
+	if len(p) == 0 {
+		return nil
+	}
+	a.commitHeader()
 	if err := a.write(p, a.target.Timeouts.ClientWrite); err != nil {
 		return a.clientGone(err)
 	}
@@ -232,15 +230,15 @@ func (a *attempt) sendRaw(p []byte, stream bool) *failure {
 	return nil
 }
 
-// commitFrom sends the engine's status and headers, once.
-func (a *attempt) commitFrom(stream bool) {
+// commitHeader sends the engine's status and headers, once.
+func (a *attempt) commitHeader() {
 	if a.committed {
 		return
 	}
 	h := a.w.Header()
 	copyResponseHeader(h, a.resp.Header)
 	length := a.resp.ContentLength
-	if stream {
+	if isEventStream(a.resp.Header) {
 		streamHeader(h)
 		length = -1 // the gateway may leave out or add an event
 	}
@@ -249,7 +247,7 @@ func (a *attempt) commitFrom(stream bool) {
 
 // clientGone tells a client that reads too slowly from one that left.
 func (a *attempt) clientGone(err error) *failure {
-	if context.Cause(a.ctx) == ErrDraining {
+	if errors.Is(context.Cause(a.ctx), ErrDraining) {
 		return a.explain(a.ctx, err)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {

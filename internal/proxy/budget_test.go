@@ -113,8 +113,10 @@ func TestBudgetSet(t *testing.T) {
 		t.Error("want one retry")
 	}
 	b.Set(0, 3)
-	if !b.take(now, false) || !b.take(now, false) || b.take(now, false) {
-		t.Error("want two more retries")
+	for i, want := range []bool{true, true, false} {
+		if got := b.take(now, false); got != want {
+			t.Errorf("retry %d after the limit rose: %v, want %v", i+1, got, want)
+		}
 	}
 	b.end(true)
 	if b.active != 0 || b.retrying != 2 {

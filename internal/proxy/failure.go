@@ -89,14 +89,14 @@ func (x *exchange) explain(ctx context.Context, err error) *failure {
 	case errors.Is(cause, ErrDraining):
 		return neutral(reasonDraining, &openai.Error{Status: http.StatusServiceUnavailable, Code: reasonDraining,
 			Message: "the gateway is shutting down; try again", RetryAfter: time.Second}, cause)
-	case cause == errTotal:
+	case errors.Is(cause, errTotal):
 		return neutral(reasonTotal, &openai.Error{Status: http.StatusGatewayTimeout, Code: reasonTotal,
 			Message: "the request took longer than the gateway's total timeout"}, cause)
-	case cause == errHeaderTimeout:
+	case errors.Is(cause, errHeaderTimeout):
 		return upstream(reasonHeader, http.StatusGatewayTimeout, "the engine sent no response headers in time", cause)
-	case cause == errFirstToken:
+	case errors.Is(cause, errFirstToken):
 		return upstream(reasonFirstToken, http.StatusGatewayTimeout, "the engine produced no first token in time", cause)
-	case cause == errIdle:
+	case errors.Is(cause, errIdle):
 		return upstream(reasonIdle, http.StatusGatewayTimeout, "the engine fell silent in the middle of its answer", cause)
 	case x.r.Context().Err() != nil:
 		return clientLeft(err)

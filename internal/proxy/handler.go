@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -93,10 +92,11 @@ func (h *Handler) panicked(r *http.Request, value any, stack []byte) {
 		zap.Any("panic", value), zap.ByteString("stack", stack))
 }
 
-// refuse answers a request that named no model the gateway has.
+// refuse answers a request that no backend is asked about: it names no model
+// the gateway has, or nothing that is served.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, e *openai.Error) {
 	h.metrics.EdgeRejected(e.Code)
-	boundWrite(w)
+	boundAnswer(w)
 	e.Write(w)
 	h.note(r, e.Status, reasonInvalid, e.Code)
 }
@@ -120,9 +120,12 @@ func (h *Handler) note(r *http.Request, status int, reason, code string) {
 	h.access.Info("request", fields...)
 }
 
-// boundWrite bounds the writing of an answer that is made in one piece.
-func boundWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(errorEventLimit)) // not every writer has deadlines
+// boundAnswer bounds the writing of an answer that is made in one piece, and before
+// it the time that net/http waits for a body nobody reads.
+func boundAnswer(w http.ResponseWriter) {
+	rc, unsent := http.NewResponseController(w), time.Now().Add(ownWriteLimit)
+	_ = rc.SetReadDeadline(unsent) // not every writer has deadlines
+	_ = rc.SetWriteDeadline(unsent.Add(ownWriteLimit))
 }
 
 // clip bounds what a client can make the log hold.
@@ -214,12 +217,4 @@ func tooLarge(limit int64) *openai.Error {
 // ejected logs an ejection, the one thing about a backend that a request decides.
 func (h *Handler) ejected(b *backends.Backend, reason string) {
 	h.log.Warn("backend ejected", zap.String("backend", b.Name), zap.String("reason", reason))
-}
-
-// unescape decodes the id part of a model's URL; official SDKs escape slashes.
-func unescape(path string) string {
-	if s, err := url.PathUnescape(path); err == nil {
-		return s
-	}
-	return path
 }

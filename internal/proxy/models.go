@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -42,13 +43,21 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, m.info(id))
 }
 
+// unescape decodes the id part of a model's URL; official SDKs escape slashes.
+func unescape(path string) string {
+	if s, err := url.PathUnescape(path); err == nil {
+		return s
+	}
+	return path
+}
+
 // answer gives a document of the gateway's own.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // names, times and lists of them can't fail
 	}
-	boundWrite(w)
+	boundAnswer(w)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // a client that left has no use for it

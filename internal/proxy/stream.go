@@ -34,7 +34,7 @@ func (a *attempt) relayStream() *failure {
 	if f != nil && s.through && !f.client {
 		// What the client is told next must not become part of the event it
 		// has a piece of.
-		_ = s.write([]byte("\n\n"), errorEventLimit)
+		_ = s.write([]byte("\n\n"), ownWriteLimit)
 	}
 	return f
 }
@@ -178,21 +178,6 @@ func commentLines(p []byte) int {
 	return n
 }
 
-// send passes whole events on.
-func (s *stream) send(p []byte) *failure {
-	if len(p) == 0 {
-		return nil
-	}
-	s.commitFrom(true)
-	if err := s.write(p, s.target.Timeouts.ClientWrite); err != nil {
-		return s.clientGone(err)
-	}
-	if err := s.rc.Flush(); err != nil {
-		return s.clientGone(err)
-	}
-	return nil
-}
-
 // sendDone passes the last events on. They need no flush of their own when
 // the answer ends with them.
 func (s *stream) sendDone(p []byte, readErr error) *failure {
@@ -277,7 +262,7 @@ func (s *stream) lastEvent() (torn bool, f *failure) {
 	if f := s.judge(ev, s.buf[:s.held]); f != nil {
 		return false, f
 	}
-	if (s.hide && ev.UsageOnly) || !(s.meter.Complete() || s.meter.Failed) {
+	if (s.hide && ev.UsageOnly) || (!s.meter.Complete() && !s.meter.Failed) {
 		return false, nil
 	}
 	return false, s.send(s.buf[:s.held])

@@ -2,16 +2,12 @@ package proxy
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -98,19 +94,8 @@ func streamRequest() *http.Request {
 // recordedStreams are the recorded event streams, or a skip.
 func recordedStreams(t testing.TB) []fakellm.Exchange {
 	t.Helper()
-	data := os.Getenv("FIRSTTOKEN_DATA")
-	if data == "" {
-		data = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	all, err := fakellm.LoadRecorded(filepath.Join(data, "sse"))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("no recorded exchanges (set FIRSTTOKEN_DATA): %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	var streams []fakellm.Exchange
-	for _, e := range all {
+	for _, e := range fakellm.Recordings(t) {
 		if e.Stream {
 			streams = append(streams, e)
 		}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -41,7 +42,7 @@ func dialWithin(limit time.Duration, dial Dialer) Dialer {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errDialTimeout)
 		defer cancel()
 		conn, err := dial(ctx, network, addr)
-		if err != nil && context.Cause(ctx) == errDialTimeout {
+		if err != nil && errors.Is(context.Cause(ctx), errDialTimeout) {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: errDialTimeout}
 		}
 		return conn, err

@@ -40,7 +40,7 @@ func (d *watchdog) arm(limit time.Duration, cause error) {
 		d.pause()
 		return
 	}
-	if d.timer != nil && d.cause == cause {
+	if d.timer != nil && d.cause == cause { //nolint:errorlint // the same phase, not one like it
 		d.timer.Reset(limit)
 		return
 	}

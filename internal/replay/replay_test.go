@@ -160,11 +160,12 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	whole := ask(0, 100, 1000)
 	whole.Stream = false
-	// Engine a gets requests 0, 2 and 4, b 1 and 3; a dies at 25 ms.
+	// Engine a gets requests 0, 2 and 4, b 1 and 3; a dies at 40 ms,
+	// when the first tokens of 0 and 2 are out.
 	got, totals := run(t, replay.Config{
 		Engines: fleet(plain, plain), Network: ms,
-		Faults: []replay.Fault{{At: 25 * ms, Engine: 0, Kind: replay.Crash}},
-	}, trace.Of(ask(0, 100, 1000), ask(0, 100, 1000), whole, ask(23*ms, 100, 1), ask(24*ms+ms/2, 100, 1), ask(100*ms, 10, 1)))
+		Faults: []replay.Fault{{At: 40 * ms, Engine: 0, Kind: replay.Crash}},
+	}, trace.Of(ask(0, 100, 1000), ask(0, 100, 1000), whole, ask(38*ms, 100, 1), ask(39*ms+ms/2, 100, 1)))
 	for i, want := range []struct {
 		reason   string
 		engine   int
@@ -175,17 +176,13 @@ func TestCrash(t *testing.T) {
 		{replay.OK, 1, 2}, // the client has seen nothing
 		{replay.OK, 1, 1},
 		{replay.OK, 1, 2}, // on its way as the engine died
-		{replay.OK, 1, 1},
 	} {
 		if o := got[i]; o.Reason != want.reason || o.Engine != want.engine || o.Attempts != want.attempts {
-			if i == 5 && o.OK() { // it may meet the dead engine, which is not found out yet
-				continue
-			}
 			t.Errorf("request %d: %s, engine %d, %d attempts; want %v", i, o.Reason, o.Engine, o.Attempts, want)
 		}
 	}
-	if lost := got[0]; lost.E2E != 26*ms || lost.TTFT == 0 {
-		t.Errorf("the lost request ended at %v with TTFT %v, want 26 ms: the crash and the way back", lost.E2E, lost.TTFT)
+	if lost := got[0]; lost.E2E != 41*ms || lost.TTFT != 32*ms {
+		t.Errorf("the lost request ended at %v with TTFT %v, want 41 ms: the crash and the way back", lost.E2E, lost.TTFT)
 	}
 	if totals.Engines[0].Finished != 0 || totals.Engines[0].Submitted != 2 {
 		t.Errorf("engine a: %+v", totals.Engines[0])
@@ -333,7 +330,7 @@ func TestConfigurationsThatAreWrong(t *testing.T) {
 // Whatever happens, each request ends once, and engines compute what was served.
 func TestEveryRequestEndsOnce(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		c, src := anyReplay(rng)
 		c.Seed = seed
@@ -378,7 +375,7 @@ func anyReplay(rng *rand.Rand) (replay.Config, trace.Source) {
 	c := replay.Config{
 		Policy:   router.PolicyNames()[rng.IntN(len(router.PolicyNames()))],
 		Gateways: 1 + rng.IntN(3), Network: time.Duration(rng.IntN(5)) * ms,
-		Scrape: []time.Duration{-1, 50 * ms, time.Second}[rng.IntN(3)],
+		Scrape: []time.Duration{-1, 300 * ms, 2 * time.Second}[rng.IntN(3)],
 		Probe:  []time.Duration{-1, 200 * ms, 5 * time.Second}[rng.IntN(3)],
 	}
 	for i := range 1 + rng.IntN(6) {

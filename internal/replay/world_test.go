@@ -38,8 +38,8 @@ func stream(at time.Duration, prompt, output int) trace.Request {
 func TestLeasesEnd(t *testing.T) {
 	t.Parallel()
 	var asks []trace.Request
-	for i := range 500 {
-		r := stream(time.Duration(i)*20*time.Millisecond, 100+i, 1+i%40)
+	for i := range 800 {
+		r := stream(time.Duration(i)*15*time.Millisecond, 100+i, 1+i%40)
 		r.Stream = i%5 != 0
 		asks = append(asks, r)
 	}

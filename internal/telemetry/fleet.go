@@ -20,8 +20,11 @@ type fleetCollector struct {
 
 type fleetGauge struct {
 	desc  *prometheus.Desc
-	value func(*backends.Backend, backends.Status, time.Time) float64 // NaN: unknown, not exposed
+	value reading
 }
+
+// reading is a value of a backend; NaN is unknown and not exposed.
+type reading func(*backends.Backend, backends.Status, time.Time) float64
 
 // NewFleetCollector exposes load, health and engine signals of the backends
 // that fleet returns, each once.
@@ -29,16 +32,16 @@ func NewFleetCollector(fleet func() []*backends.Backend, now func() time.Time) p
 	c := &fleetCollector{fleet: fleet, now: now}
 	c.info = prometheus.NewDesc("firsttoken_backend_info", "Labels of a backend; always 1.",
 		[]string{"backend", "engine", "gpu", "cuda", "quantization", "topology"}, nil)
-	add := func(name, help string, value func(*backends.Backend, backends.Status, time.Time) float64) {
+	add := func(name, help string, value reading) {
 		c.each = append(c.each, fleetGauge{
 			desc:  prometheus.NewDesc("firsttoken_"+name, help, []string{"backend"}, nil),
 			value: value,
 		})
 	}
-	load := func(of func(backends.Load) float64) func(*backends.Backend, backends.Status, time.Time) float64 {
+	load := func(of func(backends.Load) float64) reading {
 		return func(_ *backends.Backend, s backends.Status, _ time.Time) float64 { return of(s.Load) }
 	}
-	signal := func(of func(backends.Signals) float64) func(*backends.Backend, backends.Status, time.Time) float64 {
+	signal := func(of func(backends.Signals) float64) reading {
 		return func(_ *backends.Backend, s backends.Status, _ time.Time) float64 { return of(s.Signals) }
 	}
 	add("backend_in_flight", "Attempts in flight on a backend.", load(func(l backends.Load) float64 { return float64(l.InFlight) }))

@@ -87,7 +87,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.retries = counter("retries_total", "Attempts that were tried again elsewhere, by what went wrong.", "model", "reason")
 	m.retriesDenied = counter("retries_denied_total", "Failed attempts that were not tried again although they could: budget, attempts, deadline, no_backend.", "model", "why")
 	m.upstreamTTFT = histogram("upstream_ttft_seconds", "Time from attempt sent to first token.", latencyBuckets, "model", "backend")
-	m.tpot = histogram("tpot_seconds", "Time per output token of a request: (end - first token) / (tokens - 1).", tpotBuckets, "model", "backend")
+	m.tpot = histogram("tpot_seconds", "Time per output token of a request: (last token - first token) / (tokens - 1).", tpotBuckets, "model", "backend")
 	m.ejections = counter("ejections_total", "Ejections of a backend: consecutive, failure_rate, probation.", "backend", "reason")
 	m.probes = counter("health_probes_total", "Active health probes, by result (ok, failed).", "backend", "result")
 	m.scrapes = counter("engine_scrapes_total", "Scrapes of engines' metrics, by result (ok, failed).", "backend", "result")

@@ -76,10 +76,10 @@ func TestReports(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewMetrics(reg)
 	model := m.Model("m")
-	if m.Model("m") != model || model.Backend("a") != model.Backend("a") {
+	a := model.Backend("a")
+	if m.Model("m") != model || model.Backend("a") != a {
 		t.Error("the same name gives other series")
 	}
-	a := model.Backend("a")
 	reportAll(m, model, a, "a")
 	reportAll(m, model, a, "a")
 	model.Request("chat.completions", 200, "truncated", time.Second)

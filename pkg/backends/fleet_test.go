@@ -111,7 +111,6 @@ func TestRemovedEnginesAreForgotten(t *testing.T) {
 	}
 
 	gone := weak.Make(backend(old, "a"))
-	old, running = nil, nil
 	pools(f, without)
 	claim(t, again, t0, "b").End(t0, backends.Outcome{})
 	runtime.GC()

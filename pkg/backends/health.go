@@ -55,15 +55,15 @@ func (r HealthRules) withDefaults() HealthRules {
 type Class int
 
 const (
-	// Served: the backend did its work, or refused a request that was the
+	// Served means that the backend did its work, or refused a request that was the
 	// client's fault. It proves the backend alive.
 	Served Class = iota
-	// Fault: the backend caused a failure: dial, reset, 5xx, timeout, abort.
+	// Fault means that the backend caused a failure: dial, reset, 5xx, timeout, abort.
 	Fault
-	// Overloaded: the backend refused for load (429). It weighs on the choice
+	// Overloaded means that the backend refused for load (429). It weighs on the choice
 	// but never ejects; it only fails to end an ejection.
 	Overloaded
-	// Dropped: the end says nothing of the backend: the client left, or the
+	// Dropped means that the end says nothing of the backend: the client left, or the
 	// gateway ended it.
 	Dropped
 )
@@ -134,6 +134,9 @@ func (b *Backend) Probe(now time.Time, ok bool) (changed bool) {
 		if h.down && h.oks >= b.Health.Healthy {
 			h.down, changed = false, true
 			b.comeBack(now)
+			if !h.ejectedUntil.IsZero() {
+				h.ejectedUntil = now // it was gone and is back: one real request decides at once
+			}
 		}
 		return changed
 	}

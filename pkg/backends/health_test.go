@@ -361,7 +361,7 @@ func TestProbe(t *testing.T) {
 			}
 		}
 	})
-	t.Run("an ejection outlives the probes", func(t *testing.T) {
+	t.Run("an ejected engine that was gone is tried when it is back", func(t *testing.T) {
 		p := testPool(specs("ab")...)
 		a := backend(p, "a")
 		eject(t, p, t0, "a")
@@ -370,8 +370,18 @@ func TestProbe(t *testing.T) {
 		for range 2 {
 			a.Probe(after(2), true)
 		}
+		wantState(t, a, after(2), backends.Probation)
+		end(t, p, after(2), "a", backends.Served)
+		wantState(t, a, after(2), backends.Up)
+	})
+	t.Run("good probes alone end no ejection", func(t *testing.T) {
+		p := testPool(specs("ab")...)
+		a := backend(p, "a")
+		eject(t, p, t0, "a")
+		for range 5 {
+			a.Probe(after(2), true)
+		}
 		wantState(t, a, after(2), backends.Ejected)
-		wantState(t, a, after(10), backends.Probation)
 	})
 }
 

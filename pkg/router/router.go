@@ -24,7 +24,7 @@ type Request struct {
 type Router struct {
 	pool   *backends.Pool
 	policy Policy
-	name   string
+	name   string // of the policy, as the configuration spells it
 }
 
 // New returns a router over the pool. The policy belongs to the router from
@@ -36,15 +36,11 @@ func New(pool *backends.Pool, policyName string, policy Policy) *Router {
 // Pool returns the pool the router chooses from.
 func (r *Router) Pool() *backends.Pool { return r.pool }
 
-// PolicyName is the policy's name in the configuration.
-func (r *Router) PolicyName() string { return r.name }
-
 // Lease is one claimed slot on one backend. Whoever holds it must end it with
 // Done. It is safe for concurrent use.
 type Lease struct {
 	claim  *backends.Claim
-	policy string
-	begun  time.Time
+	policy string // name of the one that chose
 }
 
 // Claim chooses a backend for req, leaving out those already tried, and
@@ -57,7 +53,7 @@ func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{claim: claim, policy: r.name, begun: now}, nil
+	return &Lease{claim: claim, policy: r.name}, nil
 }
 
 // Backend is the backend the lease is on.
@@ -71,9 +67,6 @@ func (l *Lease) Reason() string {
 	}
 	return l.policy
 }
-
-// Begun is when the lease was taken.
-func (l *Lease) Begun() time.Time { return l.begun }
 
 // FirstToken ends the lease's prefill share and records the upstream TTFT.
 // Only the first call counts, and none after Done.
