@@ -93,7 +93,7 @@ func TestOverloadInAnOpenLoop(t *testing.T) {
 
 func TestClosedLoopKeepsItsCallersBusy(t *testing.T) {
 	backend := reply(fakellm.Tokens(1, 100*tick, 0))
-	against(t, backend, Plan{Concurrency: 4, Duration: time.Second}, good(func(t *testing.T, run *Run) {
+	against(t, backend, Plan{Concurrency: 4, Duration: 950 * tick}, good(func(t *testing.T, run *Run) {
 		if len(run.Results) != 40 {
 			t.Errorf("%d requests", len(run.Results))
 		}
