@@ -19,7 +19,7 @@ const module = "github.com/firsttoken/firsttoken/"
 // arrows lists what each package may import of ours. Imports point one way:
 // cmd → app → proxy → router → backends; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":               {"internal/app", "internal/bench", "internal/config", "internal/engine", "internal/fleet", "internal/replay", "internal/report", "internal/trace", "pkg/router"},
+	"cmd/gateway":               {"internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/replay", "internal/report", "internal/trace", "pkg/router"},
 	"internal/app":              {"internal/config", "internal/edge", "internal/monitor", "internal/proxy", "internal/telemetry", "pkg/backends", "pkg/router"},
 	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/router"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},

@@ -176,19 +176,20 @@ func readOld(name string) (*bench.Report, error) {
 	return old, nil
 }
 
-// writable finds out before the run whether its report can be written.
 func (f *benchFlags) writable() error {
-	for _, out := range []struct{ flag, name string }{{"--json", f.json}, {"--html", f.html}, {"--csv", f.csv}, {"--windows", f.windows}} {
-		if out.name == "" {
-			continue
-		}
-		file, err := os.OpenFile(out.name, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // a report is for everybody
-		if err != nil {
-			return fmt.Errorf("%s: %w", out.flag, err)
-		}
-		_ = file.Close()
+	return errors.Join(writable("--json", f.json), writable("--html", f.html), writable("--csv", f.csv), writable("--windows", f.windows))
+}
+
+// writable finds out before a run whether the file of a flag can be written.
+func writable(flag, name string) error {
+	if name == "" {
+		return nil
 	}
-	return nil
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // a report is for everybody
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return file.Close()
 }
 
 func (f *benchFlags) write(report *bench.Report, run *bench.Run) error {

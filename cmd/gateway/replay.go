@@ -2,16 +2,18 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,105 +22,114 @@ import (
 	"github.com/firsttoken/firsttoken/internal/fleet"
 	"github.com/firsttoken/firsttoken/internal/replay"
 	"github.com/firsttoken/firsttoken/internal/report"
-	"github.com/firsttoken/firsttoken/internal/trace"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
 // replayFlags are the flags of replay.
 type replayFlags struct {
-	fleet, trace     string
-	policies         []string
-	seeds, first     int
-	rate             float64
-	from, to         time.Duration
-	models           map[string]string
-	objective        string
-	gateways         int
-	scrape, network  time.Duration
-	goodput          bool
-	target           float64
-	jsonFile, htmlTo string
-	quiet            bool
+	fleets, add     []string
+	policies        []string
+	demand          demand
+	seeds           int
+	objective       string
+	gateways        int
+	scrape, network time.Duration
+	goodput         bool
+	target          float64
+	json, html      string
+	quiet           bool
 }
+
+// defaultObjective judges requests whose trace sets none.
+const defaultObjective = "ttft=400ms,ttft-per-token=250us,tpot=80ms"
 
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay --fleet FLEET --trace TRACE",
-		Short: "Judge policies on a simulated fleet, in virtual time",
+		Short: "Judge policies and fleets by a trace, in virtual time",
 		Long: `Send a trace through the gateway's own routing code to simulated engines, in
 virtual time: hours of traffic in seconds, the same outcome for the same seed.
 
 FLEET is a fleet file or the name of a shipped one (` + strings.Join(fleet.Names(), ", ") + `).
-TRACE is a file (Azure CSV, Mooncake JSONL, ServeGen, the gateway's access log),
-a shipped workload (` + strings.Join(workloadNames(), ", ") + `), or the
-start of a file's name in $FIRSTTOKEN_DATA/traces.
+TRACE is a file (Azure CSV, Mooncake JSONL, ServeGen, lengths, the gateway's
+access log), a shipped workload (` + strings.Join(workloadNames(), ", ") + `),
+or the start of a file's name in $FIRSTTOKEN_DATA/traces.
 
-Ctrl-C prints the report of what has ended until then; the exit code is 130.`,
-		Example: `  firsttoken replay --fleet mixed --trace customer-service --first 5000
-  firsttoken replay --fleet equal --trace azure2023_conv --policy round-robin,least-inflight,lmetric --html report.html
+With several policies or fleets the report compares them; with --seeds it says
+which differences are sure. Ctrl-C prints the report of what has ended until
+then; the exit code is 130.`,
+		Example: `  firsttoken replay --fleet mixed --trace customer-service --requests 5000
+  firsttoken replay --fleet equal --trace azure2023_conv --policy round-robin,lmetric --seeds 5 --html report.html
+  firsttoken replay --fleet mixed --add h100-llama-3.1-70b-fp8-tp4 --trace azure2023_conv --policy lmetric
   firsttoken replay --fleet mixed --trace azure2023_conv --find-goodput`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runReplay(cmd, f) },
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.fleet, "fleet", "", "fleet file, or the name of a shipped fleet")
-	flags.StringVar(&f.trace, "trace", "", "trace file, or the name of a workload")
+	flags, d := cmd.Flags(), &f.demand
+	flags.StringArrayVar(&f.fleets, "fleet", nil, "fleet file, or the name of a shipped fleet; may be repeated to compare")
+	flags.StringArrayVar(&f.add, "add", nil, "compare the fleet with itself and one more engine of this profile (built-in, or a file); may be repeated")
 	flags.StringSliceVar(&f.policies, "policy", router.PolicyNames(), "policies to compare; differences are to the first")
-	flags.IntVar(&f.seeds, "seeds", 1, "runs of each policy; two or more give intervals")
-	flags.IntVar(&f.first, "first", 0, "only so many requests of the trace (default all; 10000 of a workload, which has no end)")
-	flags.Float64Var(&f.rate, "rate", 1, "multiply the trace's rate")
-	flags.DurationVar(&f.from, "from", 0, "leave out what arrives before")
-	flags.DurationVar(&f.to, "to", 0, "leave out what arrives after; 0 is to the end")
-	flags.StringToStringVar(&f.models, "model-map", nil, "serve the trace's model A by the fleet's B: A=B (default: a fleet of one model serves all)")
-	flags.StringVar(&f.objective, "objective", "ttft=400ms,ttft-per-token=250us,tpot=80ms", "what a request is meant to meet")
+	flags.IntVar(&f.seeds, "seeds", 1, "runs of each; two or more give intervals of the differences")
+
+	flags.StringVar(&d.trace, "trace", "", "trace file, or the name of a workload")
+	flags.IntVar(&d.requests, "requests", 0, "only so many requests (default all; 10000 of a workload, which has no end)")
+	flags.DurationVar(&d.from, "from", 0, "leave out what arrives before")
+	flags.DurationVar(&d.to, "to", 0, "leave out what arrives after; 0 is to the end")
+	flags.Float64Var(&d.multiplier, "rate-multiplier", 1, "run the trace so many times as fast")
+	flags.Float64Var(&d.rate, "rate", 0, "so many requests a second in place of the trace's arrivals")
+	flags.StringVar(&d.law, "law", "poisson", "law of arrivals at --rate: poisson, constant, gamma:CV, weibull:SHAPE")
+	flags.StringVar(&d.shape, "shape", "", "let the rate swing: step:AT:FACTOR, sine:DEPTH:PERIOD, burst:DEPTH:PERIOD")
+	flags.StringToStringVar(&d.rename, "model-map", nil, "serve the trace's model A by the fleet's B: A=B (default: a fleet of one model serves all)")
+	flags.StringArrayVar(&d.models, "model", nil, "draw each request's model, as NAME or NAME=WEIGHT; may be repeated (default: as the trace says)")
+	flags.StringArrayVar(&d.tenants, "tenant", nil, "draw each request's tenant, as NAME or NAME=WEIGHT; tenants share no cache")
+
+	flags.StringVar(&f.objective, "objective", "", "what every request is to meet (default: its own, of the trace; else "+defaultObjective+")")
 	flags.IntVar(&f.gateways, "gateways", 1, "replicas that do not see each other")
 	flags.DurationVar(&f.scrape, "scrape", 300*time.Millisecond, "time between scrapes of an engine's metrics; below 0 never")
 	flags.DurationVar(&f.network, "network", 0, "one way between gateway and engine (default: the fleet's)")
 	flags.BoolVar(&f.goodput, "find-goodput", false, "search the highest rate at which enough requests meet the objective")
 	flags.Float64Var(&f.target, "target", 0.95, "share that is enough, for --find-goodput")
-	flags.StringVar(&f.jsonFile, "json", "", "write the report as JSON to this file; - is standard output, instead of the table")
-	flags.StringVar(&f.htmlTo, "html", "", "write the report with plots to this file")
+
+	flags.StringVar(&f.json, "json", "", "write the report as JSON to this file; - is standard output, instead of the table")
+	flags.StringVar(&f.html, "html", "", "write the report with plots to this file")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on a terminal")
 	_ = cmd.MarkFlagRequired("fleet") // both exist
 	_ = cmd.MarkFlagRequired("trace")
 	return cmd
 }
 
-func workloadNames() []string {
-	var out []string
-	for _, w := range trace.Workloads() {
-		out = append(out, w.Name)
-	}
-	return out
-}
-
 func runReplay(cmd *cobra.Command, f replayFlags) error {
-	fl, err := fleet.Open(f.fleet)
+	fleets, err := f.open()
 	if err != nil {
 		return err
 	}
-	trial, err := f.trial(fl)
+	trial, err := f.trial(fleets)
 	if err != nil {
 		return err
 	}
-	var stopped atomic.Bool
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+	if err := f.writable(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	go func() { <-ctx.Done(); stopped.Store(true) }() // ends with the command
-	trial.Config.Stop = stopped.Load
-	if !f.quiet && isTerminal(os.Stderr) {
-		trial.Progress = func(policy string, seed int) { fmt.Fprintf(os.Stderr, "\r\033[K%s, seed %d", policy, seed+1) }
-		defer fmt.Fprint(os.Stderr, "\r\033[K")
-	}
-	if f.goodput {
-		return f.findGoodput(cmd.OutOrStdout(), trial)
-	}
-	r := report.Report{Title: fmt.Sprintf("%s on fleet %s", f.trace, f.fleet), Objective: f.objective}
-	if r.Notes, err = notes(fl, trial); err != nil {
+	context.AfterFunc(ctx, stop) // the second signal ends at once
+	r := report.Report{Title: f.title(), Objective: f.judgedBy(trial)}
+	if r.Notes, err = f.notes(fleets, trial); err != nil {
 		return err
 	}
-	if r.Runs, r.Differences, r.Partial, err = trial.Compare(); err != nil {
+	for i := range trial.Variants {
+		trial.Variants[i].Stop = func() bool { return ctx.Err() != nil }
+	}
+	progress := f.progress()
+	trial.Progress = func(variant string, seed int) { progress(fmt.Sprintf("%s, seed %d", variant, seed+1)) }
+	if f.goodput {
+		r.Goodput, r.Partial, err = f.search(trial)
+	} else {
+		r.Runs, r.Differences, r.Partial, err = trial.Compare()
+	}
+	progress("")
+	if err != nil {
 		return err
 	}
 	if err := f.write(cmd.OutOrStdout(), &r); err != nil {
@@ -130,197 +141,286 @@ func runReplay(cmd *cobra.Command, f replayFlags) error {
 	return nil
 }
 
-// trial puts the flags together.
-func (f *replayFlags) trial(fl *fleet.Fleet) (replay.Trial, error) {
-	objective, err := report.ParseObjective(f.objective)
-	if err != nil {
-		return replay.Trial{}, fmt.Errorf("--%w", err)
+func (f *replayFlags) title() string {
+	what := f.demand.trace
+	if f.demand.multiplier != 1 {
+		what += fmt.Sprintf(", %g times as fast", f.demand.multiplier)
 	}
-	if !(f.rate > 0) || math.IsInf(f.rate, 0) {
-		return replay.Trial{}, fmt.Errorf("--rate %g: write a number above 0", f.rate)
+	title := what + " on fleet " + strings.Join(f.fleets, ", ")
+	if f.goodput {
+		title = fmt.Sprintf("%s: highest rate at which %g %% of the requests meet their objective", title, 100*f.target)
 	}
-	if f.gateways < 1 || f.seeds < 1 || f.first < 0 {
-		return replay.Trial{}, errors.New("--gateways and --seeds are at least 1, --first at least 0")
-	}
-	source, err := f.source(fl.Models())
-	if err != nil {
-		return replay.Trial{}, err
-	}
-	faults, err := replayFaults(fl)
-	if err != nil {
-		return replay.Trial{}, err
-	}
-	c := replay.Config{Gateways: f.gateways, Scrape: f.scrape, Network: cmp.Or(f.network, fl.Network), Faults: faults}
-	for _, e := range fl.Engines {
-		c.Engines = append(c.Engines, replay.Engine{Name: e.Name, Model: e.Model, Params: e.Params, Seed: e.Seed})
-	}
-	return replay.Trial{Config: c, Policies: f.policies, Seeds: f.seeds, Objective: objective, Source: source}, nil
+	return title
 }
 
-// replayFaults are the fleet's faults as far as a replay knows them.
-func replayFaults(fl *fleet.Fleet) ([]replay.Fault, error) {
-	var out []replay.Fault
-	for _, f := range fl.Faults {
-		switch f.Kind {
-		case engine.Crash:
-			out = append(out, replay.Fault{At: f.At, Engine: f.Engine, Kind: replay.Crash})
-			if f.For > 0 {
-				out = append(out, replay.Fault{At: f.At + f.For, Engine: f.Engine, Kind: replay.Restart})
-			}
-		case engine.Restart:
-			out = append(out, replay.Fault{At: f.At, Engine: f.Engine, Kind: replay.Crash},
-				replay.Fault{At: f.At, Engine: f.Engine, Kind: replay.Restart})
-		default:
-			return nil, fmt.Errorf("fault %q of engine %s: a replay knows crash and restart; run the fleet by firsttoken sim for the others",
-				f.Kind, fl.Engines[f.Engine].Name)
+// judgedBy says which objectives hold.
+func (f *replayFlags) judgedBy(t replay.Trial) string {
+	if f.objective != "" {
+		return f.objective
+	}
+	for r, err := range t.Source(1).First(1) {
+		if err == nil && (r.TTFT > 0 || r.TPOT > 0 || r.E2E > 0) {
+			return "each request's own, of the trace"
 		}
 	}
-	return out, nil
+	return defaultObjective
 }
 
-// source gives the requests of a seed, mapped to the fleet's models.
-func (f *replayFlags) source(models []string) (func(uint64) trace.Source, error) {
-	open, err := openTrace(f.trace)
-	if err != nil {
-		return nil, err
+// progress shows one line that is written over on a terminal.
+func (f *replayFlags) progress() func(line string) {
+	if info, err := os.Stderr.Stat(); f.quiet || err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return func(string) {}
 	}
-	known := map[string]bool{}
-	for _, m := range models {
-		known[m] = true
-	}
-	for from, to := range f.models {
-		if !known[to] {
-			return nil, fmt.Errorf("--model-map %s=%s: the fleet serves %s", from, to, strings.Join(models, ", "))
-		}
-	}
-	return func(seed uint64) trace.Source {
-		src, workload := open(seed)
-		if f.from > 0 || f.to > 0 {
-			src = src.Window(f.from, f.to)
-		}
-		if first := f.first; first > 0 || workload {
-			src = src.First(cmp.Or(first, 10_000))
-		}
-		if f.rate != 1 {
-			src = src.Rate(f.rate)
-		}
-		return src.Each(func(r *trace.Request) {
-			if to := f.models[r.Model]; to != "" {
-				r.Model = to
-			} else if len(models) == 1 {
-				r.Model = models[0]
-			}
-		})
-	}, nil
+	return func(line string) { fmt.Fprintf(os.Stderr, "\r\x1b[K%s", line) }
 }
 
-// openTrace finds a trace by its file, as a workload, or among the data. The
-// function it returns says whether the trace is without an end.
-func openTrace(name string) (func(seed uint64) (trace.Source, bool), error) {
-	if w, err := trace.Shipped(name); err == nil {
-		return func(seed uint64) (trace.Source, bool) { return w.Source(seed), true }, nil
-	}
-	path := name
-	if _, err := os.Stat(path); err != nil {
-		found, _ := filepath.Glob(filepath.Join(os.Getenv("FIRSTTOKEN_DATA"), "traces", name+"*"))
-		if len(found) == 0 {
-			return nil, fmt.Errorf("--trace %s: no such file, and no workload of that name; workloads are %s", name, strings.Join(workloadNames(), ", "))
+// search finds the highest rate each variant sustains. When it is stopped it
+// gives those that were found.
+func (f *replayFlags) search(t replay.Trial) (found []report.Goodput, partial bool, err error) {
+	for _, v := range t.Variants {
+		t.Progress(v.Name, 0)
+		g, err := t.FindGoodput(v, f.target)
+		if errors.Is(err, replay.ErrStopped) {
+			return found, true, nil
 		}
-		path = found[0]
+		if err != nil {
+			return nil, false, err
+		}
+		found = append(found, g)
 	}
-	src, err := trace.Open(path, trace.Options{Seed: 1})
-	if err != nil {
-		return nil, err
-	}
-	return func(uint64) (trace.Source, bool) { return src, false }, nil // a recording is what it is
+	return found, false, nil
 }
 
-// notes say what a reader of the report has to know.
-func notes(fl *fleet.Fleet, t replay.Trial) ([]string, error) {
-	out := []string{fmt.Sprintf("%d engines, %d gateway(s), scrape %v, network %v", len(t.Config.Engines), t.Config.Gateways, t.Config.Scrape, t.Config.Network)}
-	if price := fl.PricePerHour(); price > 0 {
-		out = append(out, fmt.Sprintf("price %.2f an hour", price))
+func (f *replayFlags) writable() error {
+	if f.json == "-" { // standard output
+		return writable("--html", f.html)
 	}
-	misfits, err := replay.FindMisfits(t.Config.Engines, t.Source(1))
-	if err != nil {
-		return nil, err
-	}
-	if n := len(misfits.TooLong); n > 0 {
-		first := misfits.TooLong[0]
-		out = append(out, fmt.Sprintf("%d requests fit no engine's context or cache and are refused as an engine would; the first, number %d at %v, has %d prompt and %d output tokens",
-			n, first.Index+1, first.At.Round(time.Millisecond), first.PromptTokens, first.OutputTokens))
-	}
-	if n := len(misfits.Unknown); n > 0 {
-		out = append(out, fmt.Sprintf("%d requests name a model the fleet does not serve, %q first; map it by --model-map", n, misfits.Unknown[0].Model))
-	}
-	estimated := map[string]bool{}
-	for _, e := range fl.Engines {
-		for what := range e.Profile.Estimated {
-			if name := e.Profile.Name + ": " + what; !estimated[name] {
-				estimated[name] = true
-			}
-		}
-	}
-	if len(estimated) > 0 {
-		out = append(out, fmt.Sprintf("%d parameters of the profiles are estimated, not measured; see their files", len(estimated)))
-	}
-	return out, nil
+	return errors.Join(writable("--json", f.json), writable("--html", f.html))
 }
 
 func (f *replayFlags) write(w io.Writer, r *report.Report) error {
-	switch f.jsonFile {
-	case "-":
-		if err := writeReportJSON(w, r); err != nil {
-			return err
-		}
-	case "":
-		if err := r.WriteTable(w); err != nil {
-			return err
-		}
-	default:
-		if err := toFile(f.jsonFile, func(out io.Writer) error { return writeReportJSON(out, r) }); err != nil {
-			return err
-		}
-		if err := r.WriteTable(w); err != nil {
-			return err
-		}
+	writeJSON := func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
 	}
-	if f.htmlTo != "" {
-		return toFile(f.htmlTo, r.WriteHTML)
+	if f.json == "-" {
+		return errors.Join(writeJSON(w), writeFile(f.html, r.WriteHTML))
 	}
-	return nil
+	return errors.Join(r.WriteTable(w), writeFile(f.json, writeJSON), writeFile(f.html, r.WriteHTML))
 }
 
-// isTerminal reports whether a person may be looking.
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+// namedFleet is one of the fleets compared.
+type namedFleet struct {
+	*fleet.Fleet
+	name string
 }
 
-func writeReportJSON(w io.Writer, r *report.Report) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
-}
-
-func toFile(name string, write func(io.Writer) error) error {
-	out, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(out), out.Close())
-}
-
-// findGoodput prints the highest rate each policy sustains.
-func (f *replayFlags) findGoodput(w io.Writer, t replay.Trial) error {
-	fmt.Fprintf(w, "%s on fleet %s: highest rate at which %g %% of requests meet %s\n\n", f.trace, f.fleet, 100*f.target, f.objective)
-	fmt.Fprintf(w, "%-16s  %10s  %12s  %6s\n", "policy", "multiplier", "goodput/s", "met")
-	for _, p := range f.policies {
-		g, err := t.FindGoodput(p, f.target)
+// open reads the fleets; --add makes one more of each.
+func (f *replayFlags) open() ([]namedFleet, error) {
+	var all []namedFleet
+	for _, ref := range f.fleets {
+		one, err := fleet.Open(ref)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		fmt.Fprintf(w, "%-16s  %10.2f  %12.2f  %5.1f%%\n", g.Policy, g.Multiplier, g.Requests, 100*g.Met)
+		name := strings.TrimSuffix(filepath.Base(ref), filepath.Ext(ref))
+		all = append(all, namedFleet{one, name})
+		if len(f.add) == 0 {
+			continue
+		}
+		more, err := withMore(one, f.add)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, namedFleet{more, name + " and " + strings.Join(f.add, " and ")})
 	}
-	return nil
+	for _, other := range all[1:] {
+		if a, b := all[0].Models(), other.Models(); !slices.Equal(sorted(a), sorted(b)) {
+			return nil, fmt.Errorf("--fleet: %s serves %s, %s serves %s; fleets to compare serve the same models",
+				all[0].name, strings.Join(a, ", "), other.name, strings.Join(b, ", "))
+		}
+	}
+	return all, nil
+}
+
+func sorted(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return names
+}
+
+// withMore is the fleet with one more engine of each profile.
+func withMore(f *fleet.Fleet, profiles []string) (*fleet.Fleet, error) {
+	more := *f
+	more.Engines = slices.Clone(f.Engines)
+	for i, name := range profiles {
+		p, err := profile(name)
+		if err != nil {
+			return nil, err
+		}
+		e := fleet.Engine{Name: fmt.Sprintf("added-%d", i+1), Model: p.Model, Profile: p, Params: p.Params,
+			PricePerHour: p.PricePerHour, Seed: uint64(len(more.Engines))}
+		switch models := f.Models(); {
+		case len(models) == 1:
+			e.Model = models[0]
+		case !slices.Contains(models, e.Model):
+			return nil, fmt.Errorf("--add %s: it serves %s, the fleet %s; write a fleet file to serve it under another name", name, e.Model, strings.Join(models, ", "))
+		}
+		more.Engines = append(more.Engines, e)
+	}
+	return &more, nil
+}
+
+// profile finds a profile by its built-in name or its file.
+func profile(ref string) (engine.Profile, error) {
+	if p, ok := engine.LookupProfile(ref); ok {
+		return p, nil
+	}
+	p, err := fleet.LoadProfile(ref)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, fmt.Errorf("--add %s: no such profile and no such file; firsttoken sim profiles lists the built-in ones", ref)
+	}
+	return p, err
+}
+
+// trial puts the flags together.
+func (f *replayFlags) trial(fleets []namedFleet) (replay.Trial, error) {
+	t := replay.Trial{Seeds: f.seeds}
+	if f.gateways < 1 || f.seeds < 1 {
+		return t, errors.New("--gateways and --seeds are at least 1")
+	}
+	if !(f.target > 0 && f.target <= 1) {
+		return t, fmt.Errorf("--target %g: give a share above 0 and up to 1", f.target)
+	}
+	var err error
+	if t.Objective, err = report.ParseObjective(f.objective); err != nil {
+		return t, fmt.Errorf("--objective %w", err)
+	}
+	if t.Default, err = report.ParseObjective(defaultObjective); err != nil {
+		return t, err
+	}
+	if t.Source, err = f.demand.source(fleets[0].Models()); err != nil {
+		return t, err
+	}
+	t.Variants, err = f.variants(fleets)
+	return t, err
+}
+
+// variants is every policy on every fleet, named by what differs.
+func (f *replayFlags) variants(fleets []namedFleet) ([]replay.Variant, error) {
+	var out []replay.Variant
+	seen := map[string]bool{}
+	for _, fl := range fleets {
+		c, err := f.config(fl)
+		if err != nil {
+			return nil, err
+		}
+		for _, policy := range f.policies {
+			if !slices.Contains(router.PolicyNames(), policy) {
+				return nil, fmt.Errorf("--policy %q is unknown: give some of %s", policy, strings.Join(router.PolicyNames(), ", "))
+			}
+			v := replay.Variant{Name: policy, Config: c}
+			v.Policy = policy
+			switch {
+			case len(fleets) > 1 && len(f.policies) > 1:
+				v.Name = fl.name + ": " + policy
+			case len(fleets) > 1:
+				v.Name = fl.name
+			}
+			if seen[v.Name] {
+				return nil, fmt.Errorf("%q would be compared with itself: give each policy and fleet once, and files different names", v.Name)
+			}
+			seen[v.Name] = true
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
+// config is the replay of one fleet.
+func (f *replayFlags) config(fl namedFleet) (replay.Config, error) {
+	c := replay.Config{Gateways: f.gateways, Scrape: f.scrape, Network: cmp.Or(f.network, fl.Network)}
+	for _, e := range fl.Engines {
+		c.Engines = append(c.Engines, replay.Engine{Name: e.Name, Model: e.Model, Params: e.Params, Seed: e.Seed})
+	}
+	for _, fault := range fl.Faults {
+		crash := replay.Fault{At: fault.At, Engine: fault.Engine, Kind: replay.Crash}
+		restart := replay.Fault{At: fault.At + fault.For, Engine: fault.Engine, Kind: replay.Restart}
+		switch {
+		case fault.Kind == engine.Crash && fault.For == 0:
+			c.Faults = append(c.Faults, crash)
+		case fault.Kind == engine.Crash, fault.Kind == engine.Restart:
+			c.Faults = append(c.Faults, crash, restart)
+		default:
+			return c, fmt.Errorf("fleet %s: fault %s of engine %s: a replay knows crash and restart; run the fleet by firsttoken sim for the others",
+				fl.name, fault.Kind, fl.Engines[fault.Engine].Name)
+		}
+	}
+	return c, nil
+}
+
+// notes say what a reader of the report has to know.
+func (f *replayFlags) notes(fleets []namedFleet, t replay.Trial) ([]string, error) {
+	first := t.Variants[0].Config
+	out := []string{fmt.Sprintf("%s, scrapes every %v, network %v one way", count(first.Gateways, "gateway"), first.Scrape, first.Network)}
+	if f.seeds > 1 && f.demand.isRecording() {
+		out = append(out, "a recording is the same for every seed: the intervals are of the policies' draws and the engines' noise alone")
+	}
+	for i, fl := range fleets {
+		about := fmt.Sprintf("fleet %s: %d engines", fl.name, len(fl.Engines))
+		if price := fl.PricePerHour(); price > 0 {
+			about += fmt.Sprintf(", %.2f USD an hour", price)
+		}
+		if n := estimated(fl.Fleet); n > 0 {
+			about += fmt.Sprintf("; %d parameters of its profiles are estimated, not measured: see firsttoken sim profiles", n)
+		}
+		out = append(out, about)
+		misfits, err := replay.FindMisfits(t.Variants[i*len(t.Variants)/len(fleets)].Engines, t.Source(1).First(looked))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, aboutMisfits(misfits)...)
+	}
+	return out, nil
+}
+
+// looked is how many requests are looked at before the first run. More than a
+// recording has, but workloads have no end.
+const looked = 200_000
+
+// estimated counts the parameters that nobody measured, once a profile.
+func estimated(fl *fleet.Fleet) int {
+	seen := map[string]bool{}
+	for _, e := range fl.Engines {
+		for what := range e.Profile.Estimated {
+			seen[e.Profile.Name+" "+what] = true
+		}
+	}
+	return len(seen)
+}
+
+func aboutMisfits(m replay.Misfits) (out []string) {
+	about := func(requests []replay.Misfit, what string) {
+		if len(requests) > 0 {
+			out = append(out, fmt.Sprintf("%d requests %s: %s", len(requests), what, examples(requests)))
+		}
+	}
+	about(m.TooLong, "fit no engine's context or cache and are refused as an engine would")
+	about(m.Partly, "fit only some engines and are refused by the others")
+	about(m.Unknown, "ask for a model the fleet does not serve and are refused (see --model-map)")
+	return out
+}
+
+// examples names the first few.
+func examples(requests []replay.Misfit) string {
+	const most = 3
+	var parts []string
+	for _, r := range requests[:min(len(requests), most)] {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("request %d at %v with %d and %d tokens %s", r.Index+1, r.At.Round(time.Millisecond), r.PromptTokens, r.OutputTokens, r.Model)))
+	}
+	if more := len(requests) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(parts, ", ")
 }

@@ -14,27 +14,27 @@ type Params struct {
 	Step StepModel `yaml:"step"`
 
 	// MaxSeqs caps the sequences that run at once (vLLM max-num-seqs). Default 256.
-	MaxSeqs int `yaml:"max_num_seqs" min:"0" max:"100000"`
+	MaxSeqs int `yaml:"max_num_seqs,omitempty" min:"0" max:"100000"`
 	// MaxBatchedTokens is the token budget of a step (vLLM
 	// max-num-batched-tokens): a decoding sequence takes one, the rest goes to
 	// prompt chunks. Default 2048.
-	MaxBatchedTokens int `yaml:"max_num_batched_tokens" min:"0" max:"10000000"`
+	MaxBatchedTokens int `yaml:"max_num_batched_tokens,omitempty" min:"0" max:"10000000"`
 	// KVBlocks is the size of the KV cache in blocks of BlockTokens. Required.
 	KVBlocks int `yaml:"kv_blocks" min:"0" max:"4000000"`
 	// MaxModelLen caps prompt plus output tokens of a request. Default 32768,
 	// and never more than the cache holds.
-	MaxModelLen int `yaml:"max_model_len" min:"0" max:"100000000"`
+	MaxModelLen int `yaml:"max_model_len,omitempty" min:"0" max:"100000000"`
 	// NoPrefixCache switches the reuse of computed blocks off.
 	NoPrefixCache bool `yaml:"-"`
 	// Noise is the sigma of a log-normal factor of mean one on every step's
 	// time. Default 0, no noise.
 	Noise float64 `yaml:"-"`
 	// Cold is what the first requests cost. Default nothing: warm from the start.
-	Cold Cold `yaml:"cold"`
+	Cold Cold `yaml:"cold,omitempty"`
 	// StartUp passes between the engine's start and its being ready. Default 0.
-	StartUp time.Duration `yaml:"start_up"`
+	StartUp time.Duration `yaml:"start_up,omitempty"`
 	// Speculative decoding. Default off.
-	Speculative Speculative `yaml:"speculative"`
+	Speculative Speculative `yaml:"speculative,omitempty"`
 }
 
 // Cold is the price of what an engine builds on first use, apart for each class
@@ -87,21 +87,13 @@ type Speculative struct {
 // tokens. The numbers of one fit belong together and are used whole.
 type StepModel struct {
 	T0     time.Duration `yaml:"t0"`
-	Alpha  float64       `yaml:"alpha" min:"0"`  // µs a prefill token
-	Beta   float64       `yaml:"beta" min:"0"`   // µs a decoding sequence
-	Gamma  float64       `yaml:"gamma" min:"0"`  // µs a KV token held by a decoding sequence
-	Alpha2 float64       `yaml:"alpha2" min:"0"` // µs a squared prompt token
+	Alpha  float64       `yaml:"alpha" min:"0"`            // µs a prefill token
+	Beta   float64       `yaml:"beta,omitempty" min:"0"`   // µs a decoding sequence
+	Gamma  float64       `yaml:"gamma,omitempty" min:"0"`  // µs a KV token held by a decoding sequence
+	Alpha2 float64       `yaml:"alpha2,omitempty" min:"0"` // µs a squared prompt token
 	// H is the fixed cost of a request (HTTP, tokenising, first write). It
 	// passes before the request reaches the queue and takes no engine time.
-	H time.Duration `yaml:"h"`
-	// HToken adds to H for each prompt token, in µs (tokenising, transfer).
-	HToken float64 `yaml:"h_token" min:"0"`
-}
-
-// before the queue: what passes between a request's arrival and its being
-// ready to run.
-func (m *StepModel) before(prompt int) time.Duration {
-	return m.H + time.Duration(1000*m.HToken*float64(prompt))
+	H time.Duration `yaml:"h,omitempty"`
 }
 
 // squareFrom is the prompt length from which attention shows as a square.
@@ -156,7 +148,7 @@ func (p *Params) check() error {
 		value float64
 	}{
 		{"step.t0", float64(p.Step.T0)}, {"step.h", float64(p.Step.H)},
-		{"step.alpha", p.Step.Alpha}, {"step.beta", p.Step.Beta}, {"step.gamma", p.Step.Gamma}, {"step.alpha2", p.Step.Alpha2}, {"step.h_token", p.Step.HToken},
+		{"step.alpha", p.Step.Alpha}, {"step.beta", p.Step.Beta}, {"step.gamma", p.Step.Gamma}, {"step.alpha2", p.Step.Alpha2},
 		{"noise", p.Noise},
 		{"cold.tables", float64(p.Cold.Tables)}, {"cold.cache", float64(p.Cold.Cache)}, {"cold.requests", float64(p.Cold.Requests)},
 		{"start_up", float64(p.StartUp)},

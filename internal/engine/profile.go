@@ -24,17 +24,17 @@ type Profile struct {
 	// TP is the number of GPUs that one engine is spread over.
 	TP int `yaml:"tp" default:"1" min:"1" max:"1024"`
 	// Software is the engine that was measured: vllm, sglang, trtllm.
-	Software string `yaml:"software"`
+	Software string `yaml:"software,omitempty"`
 	// PricePerHour is in USD, for all GPUs of the engine.
-	PricePerHour float64 `yaml:"price_per_hour" min:"0"`
+	PricePerHour float64 `yaml:"price_per_hour,omitempty" min:"0"`
 	Params       Params  `yaml:"params"`
 	// Source says what the step model was fitted to, and how well it fits.
-	Source string `yaml:"source"`
+	Source string `yaml:"source,omitempty"`
 	// Measured says on what, and in which range, the numbers were taken.
-	Measured string `yaml:"measured"`
+	Measured string `yaml:"measured,omitempty"`
 	// Estimated names the parameters that no measurement stands behind, with
 	// how they were arrived at.
-	Estimated map[string]string `yaml:"estimated" keys:"label" max:"64"`
+	Estimated map[string]string `yaml:"estimated,omitempty" keys:"label" max:"64"`
 }
 
 // Profiles gives all built-in profiles in the order of their names. The step

@@ -195,7 +195,7 @@ func (s *Sim) Submit(now time.Duration, r Request) (ID, error) {
 	s.run(now)
 	slot := s.slot()
 	q := &s.seqs[slot]
-	*q = seq{Request: r, gen: q.gen, state: queued, ready: s.now + s.p.Step.before(r.PromptTokens), blocks: q.blocks[:0]}
+	*q = seq{Request: r, gen: q.gen, state: queued, ready: s.now + s.p.Step.H, blocks: q.blocks[:0]}
 	s.waiting.pushBack(s.seqs, slot)
 	s.stats.Submitted++
 	return q.id(slot), nil

@@ -175,6 +175,24 @@ func TestBuiltInProfilesPassTheReader(t *testing.T) {
 	}
 }
 
+func TestSavedProfileIsReadBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "copy.yaml")
+	for _, name := range engine.ProfileNames() {
+		want, _ := engine.LookupProfile(name)
+		if err := SaveProfile(path, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := LoadProfile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.Name = "copy"
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: read back as %+v", name, got)
+		}
+	}
+}
+
 func TestShippedFleets(t *testing.T) {
 	for name, want := range map[string]struct{ engines, kinds, models int }{
 		"equal": {8, 1, 1}, "mixed": {8, 4, 1}, "wide": {6, 5, 1}, "quickstart": {4, 4, 2},

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/firsttoken/firsttoken/deploy/fleets"
 	"github.com/firsttoken/firsttoken/internal/config"
 	"github.com/firsttoken/firsttoken/internal/engine"
@@ -90,6 +92,15 @@ func profile(ref, dir string) (engine.Profile, error) {
 	return LoadProfile(ref)
 }
 
+// FindProfile gives a built-in profile by its name, or reads a profile file.
+func FindProfile(ref string) (engine.Profile, error) {
+	p, err := profile(ref, ".")
+	if fix := fixOf(err); fix != "" {
+		err = fmt.Errorf("%w; %s", err, fix)
+	}
+	return p, err
+}
+
 type unknownProfile struct{ name string }
 
 func (e *unknownProfile) Error() string { return fmt.Sprintf("%q is no built-in profile", e.name) }
@@ -117,6 +128,15 @@ func ParseProfile(path string, data []byte) (engine.Profile, error) {
 		}
 	}
 	return p, doc.Err()
+}
+
+// SaveProfile writes a profile file that LoadProfile reads back.
+func SaveProfile(path string, p engine.Profile) error {
+	text, err := yaml.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("write profile %q: %w", path, err)
+	}
+	return os.WriteFile(path, text, 0o644)
 }
 
 // oneLine joins errors that would stand on lines of their own.

@@ -9,11 +9,10 @@ import (
 	"github.com/firsttoken/firsttoken/internal/trace"
 )
 
-// Trial is one comparison: the same traces on the same fleet under several policies.
+// Trial is one comparison: variants that serve the same traces.
 type Trial struct {
-	Config   Config // its Policy and Seed are set for each run
-	Policies []string
-	Seeds    int // runs of each policy; differences need at least two. 1
+	Variants []Variant
+	Seeds    int // runs of each variant; differences need at least two. 1
 
 	// Objective is what every request is to meet. If it is zero each has its
 	// own, as the trace says, and Default those that have none.
@@ -23,20 +22,27 @@ type Trial struct {
 	// all; what differs then is the engines' noise and the policies' draws.
 	Source func(seed uint64) trace.Source
 	// Progress is told before each run; may be nil.
-	Progress func(policy string, seed int)
+	Progress func(variant string, seed int)
 }
 
-// Compare runs every policy over every seed. The runs are those of the first
-// seed; differences to the first policy come from all of them. partial says
+// Variant is one of the things compared: a policy, a fleet, or anything else
+// that a Config says. Its Seed is set for each run.
+type Variant struct {
+	Name string // unique in the trial
+	Config
+}
+
+// Compare runs every variant over every seed. The runs are those of the first
+// seed; differences to the first variant come from all of them. partial says
 // that Stop ended it.
 func (t Trial) Compare() (runs []report.Run, differences []report.Difference, partial bool, err error) {
-	seen := map[string][][]figure{}
+	seen := make([][][]figure, len(t.Variants))
 	for seed := range max(t.Seeds, 1) {
-		for _, policy := range t.Policies {
+		for i, v := range t.Variants {
 			if t.Progress != nil {
-				t.Progress(policy, seed)
+				t.Progress(v.Name, seed)
 			}
-			run, stopped, err := t.run(policy, uint64(seed+1))
+			run, stopped, err := t.run(v, uint64(seed+1))
 			if err != nil {
 				return runs, nil, false, err
 			}
@@ -46,13 +52,13 @@ func (t Trial) Compare() (runs []report.Run, differences []report.Difference, pa
 			if stopped {
 				return runs, nil, true, nil
 			}
-			seen[policy] = append(seen[policy], figures(&run))
+			seen[i] = append(seen[i], figures(&run))
 		}
 	}
 	return runs, t.differences(seen), false, nil
 }
 
-// figure is one number that policies are compared by.
+// figure is one number that variants are compared by.
 type figure struct {
 	name  string
 	value float64
@@ -65,50 +71,50 @@ func figures(r *report.Run) []figure {
 	}
 }
 
-// differences compares the figures of each policy, by seed, with the first's.
-func (t Trial) differences(seen map[string][][]figure) []report.Difference {
-	if t.Seeds < 2 || len(t.Policies) < 2 {
+// differences compares the figures of each variant, by seed, with the first's.
+func (t Trial) differences(seen [][][]figure) []report.Difference {
+	if t.Seeds < 2 || len(t.Variants) < 2 {
 		return nil
 	}
-	of := func(policy string, figure int) (values []float64) {
-		for _, seed := range seen[policy] {
+	of := func(variant, figure int) (values []float64) {
+		for _, seed := range seen[variant] {
 			values = append(values, seed[figure].value)
 		}
 		return values
 	}
 	var out []report.Difference
-	for i, f := range seen[t.Policies[0]][0] {
-		for _, p := range t.Policies[1:] {
-			out = append(out, report.Compare(p, f.name, of(p, i), of(t.Policies[0], i)))
+	for k, f := range seen[0][0] {
+		for i := 1; i < len(t.Variants); i++ {
+			out = append(out, report.Compare(t.Variants[i].Name, f.name, of(i, k), of(0, k)))
 		}
 	}
 	return out
 }
 
-// run is one policy over one seed.
-func (t Trial) run(policy string, seed uint64) (report.Run, bool, error) {
-	c := t.Config
-	c.Policy, c.Seed = policy, seed
+// run is one variant over one seed.
+func (t Trial) run(v Variant, seed uint64) (report.Run, bool, error) {
+	c := v.Config
+	c.Seed = seed
 	c.Engines = slices.Clone(c.Engines)
 	for i := range c.Engines {
 		c.Engines[i].Seed += seed * 1_000_003
 	}
 	var samples []report.Sample
-	totals, err := Run(c, t.Source(seed), func(o *Outcome) { samples = append(samples, t.sample(o)) })
+	totals, err := Run(c, t.Source(seed), func(o *Outcome) { samples = append(samples, t.sample(&c, o)) })
 	if err != nil {
 		return report.Run{}, false, err
 	}
-	return report.Summarise(policy, samples, uses(c, samples, totals)), totals.Stopped, nil
+	return report.Summarise(v.Name, samples, uses(&c, samples, totals)), totals.Stopped, nil
 }
 
-func (t *Trial) sample(o *Outcome) report.Sample {
+func (t *Trial) sample(c *Config, o *Outcome) report.Sample {
 	r := &o.Request
 	s := report.Sample{
 		At: r.At, Model: r.Model, Turn: r.Turn, Busy: o.Busy, Reason: o.Reason,
 		TTFT: o.TTFT, TPOT: o.TPOT(), E2E: o.E2E, Prompt: r.PromptTokens, Objective: t.objective(r),
 	}
 	if o.Engine >= 0 {
-		s.Engine = t.Config.Engines[o.Engine].Name
+		s.Engine = c.Engines[o.Engine].Name
 	}
 	return s
 }
@@ -118,7 +124,7 @@ func (t *Trial) objective(r *trace.Request) report.Objective {
 	return cmp.Or(t.Objective, own, t.Default)
 }
 
-func uses(c Config, samples []report.Sample, t Totals) []report.EngineUse {
+func uses(c *Config, samples []report.Sample, t Totals) []report.EngineUse {
 	served := map[string]int{}
 	all := 0
 	for i := range samples {
@@ -145,54 +151,17 @@ func share(part, whole int) float64 {
 	return float64(part) / float64(whole)
 }
 
-// Goodput is what FindGoodput found for one policy.
-type Goodput struct {
-	Policy     string
-	Multiplier float64 // of the trace's rate
-	Requests   float64 // requests/s that met their objectives at it
-	Met        float64 // share that met them
-}
-
 // ErrStopped says that Stop ended a search before its end.
 var ErrStopped = errors.New("stopped")
 
 // FindGoodput searches the highest rate multiplier, to 1 %, at which at least
 // target (0..1) of the requests meet their objectives. It doubles or halves
-// from 1 until it has a bracket and then bisects; 0 means not even 1/64 does.
-func (t Trial) FindGoodput(policy string, target float64) (Goodput, error) {
-	at := func(k float64) (Goodput, error) {
-		scaled := t
-		scaled.Source = func(seed uint64) trace.Source { return t.Source(seed).Rate(k) }
-		run, stopped, err := scaled.run(policy, 1)
-		if err == nil && stopped {
-			err = ErrStopped
-		}
-		return Goodput{Policy: policy, Multiplier: k, Requests: run.Goodput, Met: run.All.Met}, err
-	}
-	best := Goodput{Policy: policy}
-	low, high := 0.0, 0.0
-	for k := 1.0; low == 0 || high == 0; {
-		g, err := at(k)
-		switch {
-		case err != nil:
-			return best, err
-		case g.Met >= target:
-			best, low = g, k
-			k *= 2
-		default:
-			high = k
-			k /= 2
-		}
-		if k < 1.0/64 || k > 4096 {
-			return best, nil
-		}
-		if low > 0 && high > 0 {
-			break
-		}
-	}
-	for high/low > 1.01 {
-		k := (low + high) / 2
-		g, err := at(k)
+// from 1 until it has a bracket and then bisects; the result has a multiplier
+// of 0 when not even a 64th of the rate will do.
+func (t Trial) FindGoodput(v Variant, target float64) (report.Goodput, error) {
+	best, low, high := report.Goodput{Name: v.Name}, 0.0, 0.0
+	for k := 1.0; (low == 0 || high == 0 || high > 1.01*low) && k >= 1.0/64 && k <= 4096; {
+		g, err := t.goodputAt(v, k)
 		if err != nil {
 			return best, err
 		}
@@ -201,6 +170,24 @@ func (t Trial) FindGoodput(policy string, target float64) (Goodput, error) {
 		} else {
 			high = k
 		}
+		switch {
+		case high == 0:
+			k = 2 * low
+		case low == 0:
+			k = high / 2
+		default:
+			k = (low + high) / 2
+		}
 	}
 	return best, nil
+}
+
+func (t Trial) goodputAt(v Variant, multiplier float64) (report.Goodput, error) {
+	source := t.Source
+	t.Source = func(seed uint64) trace.Source { return source(seed).Rate(multiplier) }
+	run, stopped, err := t.run(v, 1)
+	if stopped {
+		err = ErrStopped
+	}
+	return report.Goodput{Name: v.Name, Multiplier: multiplier, Requests: run.Goodput, Met: run.All.Met}, err
 }

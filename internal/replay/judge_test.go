@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,32 +23,48 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/golden.txt")
 
-// trial is every policy on four engines of two speeds, two of which break down,
+// trial is policies on four engines of two speeds, two of which break down,
 // under chats of several turns.
-func trial() replay.Trial {
+func trial(policies ...string) replay.Trial {
 	engines := fleet(plain, slow(), plain, slow())
 	for i := range engines {
 		p := &engines[i].Params
 		p.Noise, p.KVBlocks, p.Step.Alpha = 0.1, 1200, 3*p.Step.Alpha
 	}
+	c := replay.Config{
+		Engines: engines, Gateways: 2,
+		Faults: []replay.Fault{
+			{At: 5 * time.Second, Engine: 1, Kind: replay.Crash}, {At: 15 * time.Second, Engine: 1, Kind: replay.Restart},
+			{At: 20 * time.Second, Engine: 2, Kind: replay.Crash},
+		},
+	}
 	return replay.Trial{
-		Config: replay.Config{
-			Engines: engines, Gateways: 2,
-			Faults: []replay.Fault{
-				{At: 5 * time.Second, Engine: 1, Kind: replay.Crash}, {At: 15 * time.Second, Engine: 1, Kind: replay.Restart},
-				{At: 20 * time.Second, Engine: 2, Kind: replay.Crash},
-			},
-		},
-		Policies: router.PolicyNames(),
-		Objective: report.Objective{
-			TTFT: 200 * ms, TTFTPerToken: 500 * time.Microsecond, TPOT: 60 * ms,
-		},
+		Variants:  variants(c, policies...),
+		Objective: report.Objective{TTFT: 200 * ms, TTFTPerToken: 500 * time.Microsecond, TPOT: 60 * ms},
 		Source: func(seed uint64) trace.Source {
 			w := trace.CustomerService()
 			w.Rate = 3
 			return w.Source(seed).First(200).Each(func(r *trace.Request) { r.Model = "m" })
 		},
 	}
+}
+
+// peaceful is a trial in which nothing breaks, with one gateway.
+func peaceful(policies ...string) replay.Trial {
+	t := trial(policies...)
+	for i := range t.Variants {
+		t.Variants[i].Faults, t.Variants[i].Gateways = nil, 1
+	}
+	return t
+}
+
+func variants(c replay.Config, policies ...string) (out []replay.Variant) {
+	for _, p := range policies {
+		v := replay.Variant{Name: p, Config: c}
+		v.Policy, v.Engines = p, slices.Clone(c.Engines)
+		out = append(out, v)
+	}
+	return out
 }
 
 // judge gives all there is to say of a trial, as bytes.
@@ -70,8 +87,8 @@ func judge(t testing.TB, trial replay.Trial) string {
 // The same seed gives the same bytes: on one processor or many, alone or beside
 // others. It is not parallel, since it changes the number of processors.
 func TestSameSeedSameBytes(t *testing.T) {
-	one := trial()
-	one.Seeds, one.Policies = 2, []string{router.P2C, router.Random, router.PrefixAffinity}
+	one := trial(router.P2C, router.Random, router.PrefixAffinity)
+	one.Seeds = 2
 	want := judge(t, one)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, processors := range []int{2, 8} {
@@ -101,70 +118,55 @@ func firstDifference(got, want string) string {
 	return "one is longer"
 }
 
-// What is drawn depends on the seed: the trace, the engines' noise, the policies' draws.
+// What is drawn depends on the seed: the trace, the engines' noise, the
+// policies' draws; and nothing else does.
 func TestOtherSeedsOtherOutcomes(t *testing.T) {
 	t.Parallel()
-	base := trial()
-	base.Config.Faults = nil
 	for _, c := range []struct {
-		name   string
-		change func(*replay.Trial)
-		differ bool
+		name, policy      string
+		oneTrace, noNoise bool
+		different         int
 	}{
-		{"trace", func(t *replay.Trial) { t.Policies = []string{router.RoundRobin}; quiet(t) }, true},
-		{"noise", func(t *replay.Trial) { t.Policies = []string{router.RoundRobin}; still(t) }, true},
-		{"draws", func(t *replay.Trial) { t.Policies = []string{router.Random}; quiet(t); still(t) }, true},
-		{"none", func(t *replay.Trial) { t.Policies = []string{router.RoundRobin}; quiet(t); still(t) }, false},
+		{"trace", router.RoundRobin, false, true, 3},
+		{"noise", router.RoundRobin, true, false, 3},
+		{"draws", router.Random, true, true, 3},
+		{"nothing", router.RoundRobin, true, true, 1},
 	} {
-		one := base
-		one.Config.Engines = append([]replay.Engine(nil), base.Config.Engines...)
-		c.change(&one)
-		figures := map[float64]bool{}
+		one := peaceful(c.policy)
+		source := one.Source
+		if c.oneTrace {
+			one.Source = func(uint64) trace.Source { return source(1) }
+		}
+		if c.noNoise {
+			quiet(&one)
+		}
+		means := map[float64]bool{}
 		for seed := range uint64(3) {
-			other, source := one, one.Source
-			other.Source = func(s uint64) trace.Source { return source(s + seed) }
-			other.Config.Engines = append([]replay.Engine(nil), one.Config.Engines...)
-			for i := range other.Config.Engines {
-				other.Config.Engines[i].Seed += seed
+			config := one.Variants[0].Config
+			config.Seed = seed
+			for i := range config.Engines {
+				config.Engines[i].Seed++
 			}
-			if c.name == "draws" {
-				figures[meanOf(t, one, seed+1)] = true
-				continue
+			got, _ := run(t, config, one.Source(seed))
+			sum := 0.0
+			for _, o := range got {
+				sum += o.TTFT.Seconds()
 			}
-			runs, _, _, err := other.Compare()
-			if err != nil {
-				t.Fatal(err)
-			}
-			figures[runs[0].All.TTFT.Mean] = true
+			means[sum] = true
 		}
-		if (len(figures) == 3) != c.differ || !c.differ && len(figures) != 1 {
-			t.Errorf("%s: three seeds give the means %v", c.name, figures)
+		if len(means) != c.different {
+			t.Errorf("%s: three seeds give %d outcomes, want %d", c.name, len(means), c.different)
 		}
 	}
 }
 
-// quiet switches the noise off, still fixes the trace.
+// quiet switches the noise off.
 func quiet(t *replay.Trial) {
-	for i := range t.Config.Engines {
-		t.Config.Engines[i].Params.Noise = 0
+	for _, v := range t.Variants {
+		for i := range v.Engines {
+			v.Engines[i].Params.Noise = 0
+		}
 	}
-}
-
-func still(t *replay.Trial) {
-	source := t.Source
-	t.Source = func(uint64) trace.Source { return source(1) }
-}
-
-// meanOf is the mean TTFT of the trial's first policy under a seed of the draws.
-func meanOf(t *testing.T, trial replay.Trial, seed uint64) (mean float64) {
-	t.Helper()
-	c := trial.Config
-	c.Policy, c.Seed = trial.Policies[0], seed
-	got, _ := run(t, c, trial.Source(1))
-	for _, o := range got {
-		mean += o.TTFT.Seconds() / float64(len(got))
-	}
-	return mean
 }
 
 // A change of behaviour shows here. If it is meant: go test -run Golden -update
@@ -174,7 +176,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chats := trial()
+	chats := trial(router.PolicyNames()...)
 	chats.Source = func(uint64) trace.Source { return src.Each(func(r *trace.Request) { r.Model = "m" }) }
 	runs, _, _, err := chats.Compare()
 	if err != nil {
@@ -202,12 +204,11 @@ func TestGolden(t *testing.T) {
 
 func TestComparedOverSeeds(t *testing.T) {
 	t.Parallel()
-	three := trial()
-	three.Config.Faults, three.Config.Gateways = nil, 1
-	three.Policies, three.Seeds = []string{router.RoundRobin, router.LeastInFlight}, 4
+	two := peaceful(router.RoundRobin, router.LeastInFlight)
+	two.Seeds = 4
 	var told []string
-	three.Progress = func(policy string, seed int) { told = append(told, fmt.Sprint(policy, seed)) }
-	runs, differences, partial, err := three.Compare()
+	two.Progress = func(variant string, seed int) { told = append(told, fmt.Sprint(variant, seed)) }
+	runs, differences, partial, err := two.Compare()
 	if err != nil || partial || len(runs) != 2 {
 		t.Fatalf("%d runs, partial %v, error %v", len(runs), partial, err)
 	}
@@ -225,12 +226,11 @@ func TestComparedOverSeeds(t *testing.T) {
 	if len(differences) != 5 {
 		t.Errorf("%d differences", len(differences))
 	}
-	// A recording on engines without noise under a policy without draws: no difference.
-	same := three
-	quiet(&same)
-	same.Policies = []string{router.RoundRobin, router.RoundRobin}
-	if _, differences, _, _ = same.Compare(); len(differences) != 5 {
-		t.Fatalf("%d differences", len(differences))
+	// A policy without draws is as good as itself.
+	same := peaceful(router.RoundRobin, router.RoundRobin)
+	same.Seeds = 3
+	if _, differences, _, err = same.Compare(); err != nil || len(differences) != 5 {
+		t.Fatalf("%d differences, error %v", len(differences), err)
 	}
 	for _, d := range differences {
 		if d.Ratio != 1 || d.Sure() {
@@ -241,16 +241,17 @@ func TestComparedOverSeeds(t *testing.T) {
 
 func TestComparisonThatIsStopped(t *testing.T) {
 	t.Parallel()
-	two := trial()
-	two.Policies = two.Policies[:2]
+	two := trial(router.Random, router.P2C)
 	runs := 0
 	two.Progress = func(string, int) { runs++ }
-	two.Config.Stop = func() bool { return runs == 2 }
+	for i := range two.Variants {
+		two.Variants[i].Stop = func() bool { return runs == 2 }
+	}
 	got, _, partial, err := two.Compare()
 	if err != nil || !partial || len(got) != 2 || got[0].All.Requests != 200 || got[1].All.Requests != 0 {
 		t.Errorf("partial %v, %d runs, error %v", partial, len(got), err)
 	}
-	if _, err := two.FindGoodput(router.Random, 0.95); !errors.Is(err, replay.ErrStopped) {
+	if _, err := two.FindGoodput(two.Variants[0], 0.95); !errors.Is(err, replay.ErrStopped) {
 		t.Errorf("search of goodput: %v, want that it was stopped", err)
 	}
 }
@@ -267,7 +268,7 @@ func TestObjectives(t *testing.T) {
 		{0, 0, 1}, {0, 10 * ms, 0.5}, {0, 30 * ms, 1}, {10 * ms, 0, 0}, {10 * ms, 30 * ms, 0}, {30 * ms, 10 * ms, 1},
 	} {
 		runs, _, _, err := replay.Trial{
-			Config: replay.Config{Engines: fleet(plain)}, Policies: []string{router.Random},
+			Variants:  variants(replay.Config{Engines: fleet(plain)}, router.Random),
 			Objective: report.Objective{TTFT: c.all}, Default: report.Objective{TTFT: c.otherwise},
 			Source: func(uint64) trace.Source { return trace.Of(a, b) },
 		}.Compare()
@@ -284,20 +285,20 @@ func TestFindGoodput(t *testing.T) {
 	p := plain
 	p.MaxSeqs = 1
 	one := replay.Trial{
-		Config:    replay.Config{Engines: fleet(p), Network: -1, Scrape: -1, Probe: -1},
 		Objective: report.Objective{TTFT: 110 * ms},
 		Source:    func(uint64) trace.Source { return trace.Of(many(400, time.Second, 900, 1)...) },
 	}
-	g, err := one.FindGoodput(router.Random, 0.95)
+	v := replay.Variant{Name: "v", Config: replay.Config{Engines: fleet(p), Policy: router.Random, Network: -1, Scrape: -1, Probe: -1}}
+	g, err := one.FindGoodput(v, 0.95)
 	if err != nil || g.Multiplier < 9.9 || g.Multiplier > 10.2 || g.Met < 0.95 || g.Requests < 9.5 {
 		t.Errorf("%+v, %v; want a multiplier of about 10", g, err)
 	}
 	one.Objective.TTFT = 99 * ms // never
-	if g, err := one.FindGoodput(router.Random, 0.95); err != nil || g.Multiplier != 0 {
+	if g, err := one.FindGoodput(v, 0.95); err != nil || g.Multiplier != 0 {
 		t.Errorf("an objective nothing meets: %+v, %v", g, err)
 	}
 	one.Objective = report.Objective{TTFT: time.Hour} // always
-	if g, err := one.FindGoodput(router.Random, 0.95); err != nil || g.Multiplier < 1000 || g.Met != 1 {
+	if g, err := one.FindGoodput(v, 0.95); err != nil || g.Multiplier < 1000 || g.Met != 1 {
 		t.Errorf("an objective everything meets: %+v, %v", g, err)
 	}
 }
@@ -306,27 +307,24 @@ func TestFindGoodput(t *testing.T) {
 // engine finds it cached.
 func TestPrefixesAreFound(t *testing.T) {
 	t.Parallel()
-	one := trial()
-	one.Config.Faults, one.Config.Gateways = nil, 1
-	for i := range one.Config.Engines {
-		one.Config.Engines[i].Params.KVBlocks = 1 << 14
-	}
+	one := peaceful(router.Random, router.PrefixAffinity)
 	hits := map[string]float64{}
-	for _, policy := range []string{router.Random, router.PrefixAffinity} {
-		c := one.Config
-		c.Policy = policy
+	for _, v := range one.Variants {
+		for i := range v.Engines {
+			v.Engines[i].Params.KVBlocks = 1 << 14
+		}
 		cached, prompt := 0, 0
-		got, _ := run(t, c, one.Source(1))
+		got, _ := run(t, v.Config, one.Source(1))
 		for _, o := range got {
 			cached, prompt = cached+o.Cached, prompt+o.Request.PromptTokens
 		}
-		hits[policy] = float64(cached) / float64(prompt)
+		hits[v.Name] = float64(cached) / float64(prompt)
 	}
 	if hits[router.PrefixAffinity] < hits[router.Random]+0.1 || hits[router.Random] <= 0 {
 		t.Errorf("share of the prompt tokens found: %v", hits)
 	}
 	// Tenants share nothing.
-	apart, _ := run(t, one.Config, one.Source(1).First(200).Each(func(r *trace.Request) {
+	apart, _ := run(t, one.Variants[0].Config, one.Source(1).Each(func(r *trace.Request) {
 		r.Tenant = fmt.Sprint(r.Session, r.Turn)
 	}))
 	for i, o := range apart {

@@ -16,7 +16,11 @@ type Difference struct {
 }
 
 // Sure reports whether the interval leaves no doubt which run is larger.
-func (d Difference) Sure() bool { return d.Seeds > 1 && (d.Low > 1 || d.High < 1) }
+func (d Difference) Sure() bool { return d.Seeds >= EnoughSeeds && (d.Low > 1 || d.High < 1) }
+
+// EnoughSeeds is the fewest that can make sure of a difference: that so many
+// agree by chance happens in less than one of twenty cases.
+const EnoughSeeds = 6
 
 const (
 	resamples = 2000

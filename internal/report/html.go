@@ -5,6 +5,7 @@ import (
 	"html"
 	"io"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -24,11 +25,15 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	for i := range r.Runs {
 		names[i], ttfts[i] = r.Runs[i].Name, r.Runs[i].TTFTs
 	}
-	return WritePage(w, r.Title, names,
-		Section{"Time to first token", DistributionChart("TTFT in milliseconds", ttfts)},
-		Section{"Load over time", r.load()},
-		Section{"Share of requests by engine", r.shares()},
-		Section{"Figures", Preformatted(table.String())})
+	var sections []Section
+	if len(r.Runs) > 0 {
+		sections = []Section{
+			{"Time to first token", DistributionChart("TTFT in milliseconds", ttfts)},
+			{"Load over time", r.load()},
+			{"Share of requests by engine", r.shares()},
+		}
+	}
+	return WritePage(w, r.Title, names, append(sections, Section{"Figures", Preformatted(table.String())})...)
 }
 
 // WritePage prints one HTML file that needs no other. The names are the legend
@@ -39,9 +44,9 @@ func WritePage(w io.Writer, title string, names []string, sections ...Section) e
 <title>%[1]s</title><style>
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
 pre{overflow-x:auto;font-size:13px}svg{width:100%%;height:auto;max-width:60rem}svg text{font:12px system-ui,sans-serif;fill:currentColor}
-.grid{stroke:currentColor;stroke-opacity:.15}.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
+.grid{stroke:currentColor;stroke-opacity:.15}.keys{display:flex;flex-wrap:wrap;gap:0 1.2em}.keys svg{width:1.6em;height:.8em;margin-right:.4em}
 </style></head><body><h1>%[1]s</h1>`, html.EscapeString(title))
-	b.WriteString(legend(names))
+	b.WriteString(legend(names, line))
 	for _, s := range sections {
 		fmt.Fprintf(&b, "<h2>%s</h2>%s", html.EscapeString(s.Title), s.Body)
 	}
@@ -59,11 +64,23 @@ func colour(i int) string {
 	return [...]string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8a800"}[i%8]
 }
 
-func legend(names []string) string {
+// line and area are how run or engine i is drawn: those of the same colour
+// differ in dashes or in depth.
+func line(i int) string {
+	return fmt.Sprintf(`fill="none" stroke="%s" stroke-dasharray="%s"`, colour(i), [...]string{"none", "7 3", "2 3"}[i/8%3])
+}
+
+func area(i int) string {
+	return fmt.Sprintf(`fill="%s" fill-opacity="%g"`, colour(i), [...]float64{1, .65, .35}[i/8%3])
+}
+
+// legend shows how each name is drawn.
+func legend(names []string, drawn func(i int) string) string {
 	var b strings.Builder
-	b.WriteString("<p>")
+	b.WriteString(`<p class="keys">`)
 	for i, name := range names {
-		fmt.Fprintf(&b, `<span class="key" style="background:%s"></span>%s`, colour(i), html.EscapeString(name))
+		fmt.Fprintf(&b, `<span><svg viewBox="0 0 32 16" aria-hidden="true"><path d="M0 6H32V10H0Z" stroke-width="4" %s/></svg>%s</span>`,
+			drawn(i), html.EscapeString(name))
 	}
 	return b.String() + "</p>"
 }
@@ -78,7 +95,7 @@ type plot struct {
 
 const (
 	plotWidth, plotHeight             = 900.0, 320.0
-	plotLeft, plotBottom, plotPadding = 60.0, 40.0, 12.0
+	plotLeft, plotBottom, plotPadding = 60.0, 40.0, 24.0
 )
 
 func (p *plot) x(v float64) float64 {
@@ -103,18 +120,20 @@ func (p *plot) frame(xLabel, yLabel string, xTicks, yTicks []float64, format str
 		fmt.Fprintf(&p.b, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">`+format+`</text>`,
 			plotLeft, plotWidth-plotPadding, p.y(t), p.y(t), plotLeft-6, p.y(t)+4, t)
 	}
-	fmt.Fprintf(&p.b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, plotWidth/2, plotHeight-6, html.EscapeString(xLabel))
+	fmt.Fprintf(&p.b, `<text x="%g" y="%g" text-anchor="middle">%s</text><text x="%g" y="12">%s</text>`,
+		plotWidth/2, plotHeight-6, html.EscapeString(xLabel), plotLeft, html.EscapeString(yLabel))
 }
 
-func (p *plot) line(points []Point, colour string) {
+// line draws the curve of run i.
+func (p *plot) line(points []Point, i int) {
 	if len(points) == 0 {
 		return
 	}
 	var path strings.Builder
-	for i, q := range points {
-		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(i, 1)], p.x(q.X), p.y(q.Y))
+	for k, q := range points {
+		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], p.x(q.X), p.y(q.Y))
 	}
-	fmt.Fprintf(&p.b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/>`, path.String(), colour)
+	fmt.Fprintf(&p.b, `<path d="%s" stroke-width="2" %s/>`, path.String(), line(i))
 }
 
 func (p *plot) end() string { return p.b.String() + "</svg>" }
@@ -132,7 +151,7 @@ func DistributionChart(label string, runs [][]float64) string {
 		return "<p>Too little to show.</p>"
 	}
 	p := &plot{minX: lo, maxX: hi, maxY: 1, logX: true}
-	p.frame(label+", log scale", "share of requests", decades(lo, hi), []float64{0, .25, .5, .75, .9, 1}, "%.2f")
+	p.frame(label+", log scale", "share of requests", decades(lo, hi), []float64{0, .25, .5, .75, .95, 1}, "%.2f")
 	for i, t := range runs {
 		var points []Point
 		for q := 0.0; q <= 0.9991; q += 0.0025 {
@@ -140,7 +159,7 @@ func DistributionChart(label string, runs [][]float64) string {
 				points = append(points, Point{X: max(Quantile(t, q), lo), Y: q})
 			}
 		}
-		p.line(points, colour(i))
+		p.line(points, i)
 	}
 	return p.end()
 }
@@ -159,15 +178,17 @@ func decades(lo, hi float64) []float64 {
 }
 
 // load shows the arrivals, which are the same for all, and what they become.
+// Both charts go to the last end of any run.
 func (r *Report) load() string {
-	if len(r.Runs) == 0 {
-		return ""
-	}
-	inFlight := make([][]Point, len(r.Runs))
+	arrivals, inFlight, last := slices.Clone(r.Runs[0].Arrivals), make([][]Point, len(r.Runs)), 0.0
 	for i := range r.Runs {
 		inFlight[i] = r.Runs[i].InFlight
+		last = max(last, r.Runs[i].Seconds)
 	}
-	return LineChart("seconds", "arrivals a second", r.Runs[0].Arrivals) + LineChart("seconds", "requests in flight", inFlight...)
+	if n := len(arrivals); n > 0 && last > arrivals[n-1].X {
+		arrivals = append(arrivals, Point{X: last})
+	}
+	return LineChart("seconds", "arrivals a second", arrivals) + LineChart("seconds", "requests in flight", inFlight...)
 }
 
 // LineChart shows curves of values that aren't negative, in the colours of the
@@ -184,7 +205,7 @@ func LineChart(xLabel, yLabel string, curves ...[]Point) string {
 	}
 	p.frame(xLabel, yLabel, steps(p.maxX), steps(p.maxY), "%g")
 	for i, points := range curves {
-		p.line(points, colour(i))
+		p.line(points, i)
 	}
 	return p.end()
 }
@@ -205,20 +226,28 @@ func steps(limit float64) []float64 {
 	return out
 }
 
+// shares has a bar a run, with a part an engine.
 func (r *Report) shares() string {
+	const row, room = 42.0, plotWidth - plotPadding
 	var b strings.Builder
-	row := 26.0
-	height := row*float64(len(r.Runs)) + 10
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="share of requests by engine">`, plotWidth, height)
+	var names []string // of engines, in the order of their colours
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="share of requests by engine">`, plotWidth, row*float64(len(r.Runs)))
 	for i := range r.Runs {
-		y, x := float64(i)*row+4, 150.0
-		fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="end">%s</text>`, x-8, y+14, html.EscapeString(r.Runs[i].Name))
-		for k, e := range r.Runs[i].Engines {
-			w := e.Share * (plotWidth - x - plotPadding)
-			fmt.Fprintf(&b, `<rect x="%.1f" y="%g" width="%.1f" height="18" fill="%s"><title>%s: %.1f %%, %.1f %% busy</title></rect>`,
-				x, y, w, colour(k), html.EscapeString(e.Name), 100*e.Share, 100*e.Utilisation)
-			x += w
+		y, x := float64(i)*row, 0.0
+		fmt.Fprintf(&b, `<text x="0" y="%g">%s</text>`, y+13, html.EscapeString(r.Runs[i].Name))
+		for _, e := range r.Runs[i].Engines {
+			k := slices.Index(names, e.Name)
+			if k < 0 {
+				k, names = len(names), append(names, e.Name)
+			}
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%g" width="%.1f" height="18" %s><title>%s: %.1f %%, %.1f %% busy</title></rect>`,
+				x, y+18, e.Share*room, area(k), html.EscapeString(e.Name), 100*e.Share, 100*e.Utilisation)
+			x += e.Share * room
 		}
 	}
-	return b.String() + "</svg>"
+	b.WriteString("</svg>")
+	if len(names) > 24 { // too many to tell apart by colour; the parts have titles
+		return b.String()
+	}
+	return b.String() + legend(names, area)
 }

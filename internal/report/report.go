@@ -102,6 +102,15 @@ type Run struct {
 	InFlight []Point   `json:"-"` // requests, over time
 }
 
+// Goodput is the highest rate at which a policy serves enough requests within
+// their objectives.
+type Goodput struct {
+	Name       string  `json:"name"`
+	Multiplier float64 `json:"rate_multiplier"` // of the trace's rate; 0: there is none
+	Requests   float64 `json:"goodput_rps"`     // requests/s that met their objectives at it
+	Met        float64 `json:"met"`             // share that did
+}
+
 // Point is one point of a curve.
 type Point struct{ X, Y float64 }
 
@@ -280,5 +289,6 @@ func curves(samples []*Sample, first, last time.Duration) (arrivals, inFlight []
 		arrivals = append(arrivals, Point{X: x, Y: count[k] / width.Seconds()})
 		inFlight = append(inFlight, Point{X: x, Y: busy[k].Seconds() / width.Seconds()})
 	}
+	inFlight = append(inFlight, Point{X: (last - first).Seconds()}) // then all have ended
 	return arrivals, inFlight
 }

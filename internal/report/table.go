@@ -14,8 +14,9 @@ type Report struct {
 	Objective   string       `json:"objective,omitempty"`
 	Notes       []string     `json:"notes,omitempty"`
 	Partial     bool         `json:"partial,omitempty"` // it was stopped before its end
-	Runs        []Run        `json:"runs"`
+	Runs        []Run        `json:"runs,omitempty"`
 	Differences []Difference `json:"differences,omitempty"`
+	Goodput     []Goodput    `json:"highest_goodput,omitempty"`
 }
 
 // WriteTable prints the report for a terminal.
@@ -34,6 +35,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintln(&b)
 	writeRuns(&b, r.Runs)
 	writeDifferences(&b, r.Differences)
+	writeGoodput(&b, r.Goodput)
 	for i := range r.Runs {
 		writeDetail(&b, &r.Runs[i])
 	}
@@ -42,8 +44,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 func writeRuns(b *strings.Builder, runs []Run) {
+	if len(runs) == 0 {
+		return
+	}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "policy\trequests\trefused\tfailed\tTTFT mean\tσ\tp50\tp90\tp95\tp99\tTPOT mean\tp95\tE2E p50\tp95\tmet\tgoodput/s\t")
+	fmt.Fprintln(t, "run\trequests\trefused\tfailed\tTTFT mean\tσ\tp50\tp90\tp95\tp99\tTPOT mean\tp95\tE2E p50\tp95\tmet\tgoodput/s\t")
 	for i := range runs {
 		g := &runs[i].All
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.2f\t\n", runs[i].Name,
@@ -64,10 +69,29 @@ func writeDifferences(b *strings.Builder, ds []Difference) {
 	fmt.Fprintln(t, "compared with the first\tfigure\tratio\t95 % interval\tseeds\t\t")
 	for _, d := range ds {
 		verdict := "no difference shown"
-		if d.Sure() {
+		switch {
+		case d.Sure():
 			verdict = "differs"
+		case d.Seeds < EnoughSeeds:
+			verdict = "too few seeds to say"
 		}
 		fmt.Fprintf(t, "%s\t%s\t%.3f\t%.3f to %.3f\t%d\t%s\t\n", d.Name, d.Metric, d.Ratio, d.Low, d.High, d.Seeds, verdict)
+	}
+	_ = t.Flush()
+}
+
+func writeGoodput(b *strings.Builder, gs []Goodput) {
+	if len(gs) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "run\thighest rate\tgoodput/s\tmet\t")
+	for _, g := range gs {
+		if g.Multiplier == 0 {
+			fmt.Fprintf(t, "%s\tnone\t-\t-\t\n", g.Name)
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%.3g×\t%.2f\t%.1f%%\t\n", g.Name, g.Multiplier, g.Requests, 100*g.Met)
 	}
 	_ = t.Flush()
 }

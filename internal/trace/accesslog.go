@@ -10,7 +10,7 @@ import (
 // readAccessLog reads the gateway's own access log; lines of other messages on
 // the same stream are passed over. A request arrived when it was logged less how
 // long it took, so the order is another one and the log is held in memory. What
-// was wrong in itself (most 4xx) is left out; what was refused for load, failed
+// was wrong in itself (most 4xx), or was for no engine (a list of models), is left out; what was refused for load, failed
 // or was left by its client counts as demand, with the median output of its model.
 func readAccessLog(f file, _ Options) Source {
 	return func(yield func(Request, error) bool) {
@@ -62,7 +62,7 @@ func readLogged(l *lines) (logged, bool) {
 		Chunks     int        `json:"chunks"`
 	}
 	l.decode(&row)
-	if l.err != nil || row.Message != "request" || wrongInItself(row.Status) {
+	if l.err != nil || row.Message != "request" || row.Endpoint == "" || wrongInItself(row.Status) {
 		return logged{}, false
 	}
 	if row.Time == nil {
