@@ -38,6 +38,7 @@ b,1000,1000,900,1000,1100,1200,100,90,100,110,120
 {"level":"info","time":"2026-03-01T12:00:04Z","msg":"request","endpoint":"chat_completions","model":"m","status":200,"stream":false,"duration_ms":3000.5,"prompt_tokens_estimate":80,"chunks":30}
 {"level":"info","time":"2026-03-01T12:00:05Z","msg":"request","endpoint":"chat_completions","model":"m","status":429,"duration_ms":0,"prompt_tokens_estimate":70}
 {"level":"info","time":"2026-03-01T12:00:05Z","msg":"request","endpoint":"chat_completions","model":"m","status":400,"duration_ms":0,"prompt_tokens_estimate":70}
+{"level":"info","time":"2026-03-01T12:00:05Z","msg":"request","request_id":"req_1","method":"GET","path":"/v1/models","status":200}
 {"level":"info","time":"2026-03-01T12:00:06Z","msg":"request","endpoint":"embeddings","tenant":"x","model":"e","status":200,"duration_ms":10,"prompt_tokens_estimate":60,"prompt_tokens":64}
 `
 )
@@ -192,7 +193,7 @@ func TestAccessLog(t *testing.T) {
 func TestFaultsNameTheirPlaceAndFix(t *testing.T) {
 	const azureHead, moon = "TIMESTAMP,ContextTokens,GeneratedTokens\n", `{"timestamp": 5, "input_length": 10, "output_length": 1, "hash_ids": [1]}` + "\n"
 	long := strings.Repeat("9", 100)
-	logLine := `{"level":"info","time":"2026-03-01T12:00:00Z","msg":"request",`
+	logLine := `{"level":"info","time":"2026-03-01T12:00:00Z","msg":"request","endpoint":"chat_completions",`
 	for _, c := range []struct{ name, content, want string }{
 		{"unknown", "a,b\n", "t:1: is no trace that is known; give an Azure"},
 		{"empty", "", "t:1: is no trace"},
@@ -217,7 +218,7 @@ func TestFaultsNameTheirPlaceAndFix(t *testing.T) {
 
 		{"no duration", logLine + `"status":200}`, "t:1:1: duration_ms: is missing; give the gateway's access log"},
 		{"bad time", strings.Replace(accessLogExample, "12:00:05Z", "noon", 1), "t:4:24: time: is a string that does not fit; give a value of type time.Time"},
-		{"negative duration", logLine + `"status":200,"duration_ms":-3}`, "t:1:76: duration_ms: -3 is out of range"},
+		{"negative duration", logLine + `"status":200,"duration_ms":-3}`, "t:1:106: duration_ms: -3 is out of range"},
 		{"only events", strings.Split(accessLogExample, "\n")[0], "t:1: holds no requests"},
 
 		{"no law", lengthsExample, "t: has lengths but no arrivals; give an arrival law"},

@@ -111,14 +111,20 @@ func lmetricCost(req *Request, c *backends.Candidate) float64 {
 	return pendingTokens(req, c) * (c.Load.Pending() + 1) / c.Weight
 }
 
-// affinityBound is how much more than the pool's mean a backend may carry and
-// still be chosen for what it has cached (consistent hashing with bounded
-// loads: Mirrokni, Thorup, Zadimoghaddam 2018).
-const affinityBound = 1.25
+const (
+	// affinityBound is how much more than the pool's mean a backend may carry
+	// and still be chosen for what it has cached (consistent hashing with
+	// bounded loads: Mirrokni, Thorup, Zadimoghaddam 2018).
+	affinityBound = 1.25
+	// affinityShare is how much of the prompt has to be cached for that: the
+	// beginning that all prompts share, such as a system prompt, is no reason
+	// to go where it is.
+	affinityShare = 0.5
+)
 
-// prefixAffinity takes the candidate that has most of the prompt cached,
-// among those whose load is within the bound; where nobody has any of it,
-// otherwise decides.
+// prefixAffinity takes the candidate that has most of the prompt cached, at
+// least half of it, among those whose load is within the bound; where there is
+// none, otherwise decides.
 func prefixAffinity(otherwise Policy) Policy {
 	return PolicyFunc(func(now time.Time, req *Request, c []backends.Candidate) int {
 		limit := 0.0
@@ -128,11 +134,11 @@ func prefixAffinity(otherwise Policy) Policy {
 		limit *= affinityBound / float64(len(c))
 		best := -1
 		for i := range c {
-			if c[i].Cached == 0 || inFlightCost(req, &c[i]) > max(limit, 2) {
+			if !cachesEnough(req, &c[i]) || inFlightCost(req, &c[i]) > max(limit, 2) {
 				continue
 			}
 			if best < 0 || c[i].Cached > c[best].Cached ||
-				c[i].Cached == c[best].Cached && inFlightCost(req, &c[i]) < inFlightCost(req, &c[best]) {
+				c[i].Cached == c[best].Cached && tokenCost(req, &c[i]) < tokenCost(req, &c[best]) {
 				best = i
 			}
 		}
@@ -141,6 +147,10 @@ func prefixAffinity(otherwise Policy) Policy {
 		}
 		return otherwise.Pick(now, req, c)
 	})
+}
+
+func cachesEnough(req *Request, c *backends.Candidate) bool {
+	return c.Cached > 0 && float64(c.Cached) >= affinityShare*float64(req.PromptTokens)
 }
 
 // lowest takes the candidate of lowest cost; ties are drawn.

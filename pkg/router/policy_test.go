@@ -343,7 +343,9 @@ func TestWorkPolicies(t *testing.T) {
 		{"the cache counts", router.TokenLoad, []backends.Candidate{cand(0, 1, 0), cand(500, 1, 900)}, 1},
 		{"batch size counts", router.LMetric, []backends.Candidate{cand(1000, 2, 0), cand(800, 9, 0)}, 0},
 		{"cached prefix first", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(900, 1, 512), cand(0, 1, 256)}, 1},
-		{"unless it is overloaded", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(0, 9, 512), cand(0, 1, 256)}, 2},
+		{"what all have cached draws nobody", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(3000, 1, 400)}, 0},
+		{"equal caches by their cost", router.PrefixAffinity, []backends.Candidate{cand(900, 1, 512), cand(0, 1, 512)}, 1},
+		{"unless it is overloaded", router.PrefixAffinity, []backends.Candidate{cand(0, 1, 0), cand(900, 9, 512), cand(0, 1, 256)}, 2},
 		{"nobody has it", router.PrefixAffinity, []backends.Candidate{cand(700, 1, 0), cand(10, 1, 0)}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
