@@ -41,7 +41,7 @@ func replayFiles(t *testing.T) string {
 		"trace.csv":   csv.String(),
 		"bad.csv":     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.0,10,1\n2023-11-16 18:00:01.0,x,1\n",
 		"long.csv":    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.0,9000,1\n2023-11-16 18:00:01.0,10,1\n",
-		"access.log":  strings.Repeat(`{"level":"info","time":"2026-01-02T03:04:05Z","msg":"request","duration_ms":100,"model":"old","status":200,"stream":true,"prompt_tokens":100,"completion_tokens":5}`+"\n", 50),
+		"access.log":  strings.Repeat(`{"level":"info","time":"2026-01-02T03:04:05Z","msg":"request","endpoint":"chat_completions","duration_ms":100,"model":"old","status":200,"stream":true,"prompt_tokens":100,"completion_tokens":5}`+"\n", 50),
 		"lengths.csv": "num_prefill_tokens,num_decode_tokens\n" + strings.Repeat("100,5\n", 50),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
