@@ -54,7 +54,7 @@ by the fleet file's schedule, or by hand through the control address:
 	flags.StringVar(&f.gateway, "gateway-config", "", "also write the gateway configuration to this file")
 	flags.StringVar(&f.control, "control", "127.0.0.1:0", "address to inject faults at; off for none")
 	flags.Float64Var(&f.speed, "speed", 1, "run so many times faster than real")
-	cmd.AddCommand(simProfilesCommand())
+	cmd.AddCommand(simProfilesCommand(), simFitCommand(), simValidateCommand())
 	return cmd
 }
 

@@ -84,13 +84,19 @@ type Speculative struct {
 //	T0 + Alpha·(prefill tokens + guessed tokens) + Beta·decoding sequences + Gamma·KV tokens they hold
 //
 // plus Alpha2·(len² − 4096²) spread over the chunks of a prompt beyond 4096
-// tokens. The numbers of one fit belong together and are used whole.
+// tokens, plus Experts·(1 − (1 − Active)^tokens) where a model has experts: the
+// share of them that the tokens of the step touch. The numbers of one fit
+// belong together and are used whole.
 type StepModel struct {
 	T0     time.Duration `yaml:"t0"`
 	Alpha  float64       `yaml:"alpha" min:"0"`            // µs a prefill token
 	Beta   float64       `yaml:"beta,omitempty" min:"0"`   // µs a decoding sequence
 	Gamma  float64       `yaml:"gamma,omitempty" min:"0"`  // µs a KV token held by a decoding sequence
 	Alpha2 float64       `yaml:"alpha2,omitempty" min:"0"` // µs a squared prompt token
+	// Experts is the time of reading the weights of all experts.
+	Experts time.Duration `yaml:"experts,omitempty"`
+	// Active is the share of the experts that one token goes through.
+	Active float64 `yaml:"active,omitempty" min:"0" max:"1"`
 	// H is the fixed cost of a request (HTTP, tokenising, first write). It
 	// passes before the request reaches the queue and takes no engine time.
 	H time.Duration `yaml:"h,omitempty"`
@@ -124,7 +130,16 @@ func (l *load) addDecode(kv int) {
 // time of a step with that load, before noise, in nanoseconds.
 func (m *StepModel) time(l *load) float64 {
 	us := m.Alpha*float64(l.prefill+l.draft) + m.Beta*float64(l.decoding) + m.Gamma*float64(l.kv) + m.Alpha2*l.square
-	return float64(m.T0) + 1000*us
+	return float64(m.T0) + 1000*us + m.experts(l)
+}
+
+// experts is what those touched cost, in nanoseconds.
+func (m *StepModel) experts(l *load) float64 {
+	if m.Experts == 0 {
+		return 0
+	}
+	tokens := l.prefill + l.draft + l.decoding
+	return float64(m.Experts) * (1 - math.Pow(1-m.Active, float64(tokens)))
 }
 
 // Check reports everything that makes no sense.
@@ -149,6 +164,7 @@ func (p *Params) check() error {
 	}{
 		{"step.t0", float64(p.Step.T0)}, {"step.h", float64(p.Step.H)},
 		{"step.alpha", p.Step.Alpha}, {"step.beta", p.Step.Beta}, {"step.gamma", p.Step.Gamma}, {"step.alpha2", p.Step.Alpha2},
+		{"step.experts", float64(p.Step.Experts)}, {"step.active", p.Step.Active},
 		{"noise", p.Noise},
 		{"cold.tables", float64(p.Cold.Tables)}, {"cold.cache", float64(p.Cold.Cache)}, {"cold.requests", float64(p.Cold.Requests)},
 		{"start_up", float64(p.StartUp)},
@@ -158,6 +174,9 @@ func (p *Params) check() error {
 		if f.value < 0 || math.IsNaN(f.value) || math.IsInf(f.value, 0) {
 			errs = append(errs, fmt.Errorf("%s is %v, want a finite number of at least 0", f.name, f.value))
 		}
+	}
+	if p.Step.Active > 1 {
+		errs = append(errs, fmt.Errorf("step.active is %v, want at most 1", p.Step.Active))
 	}
 	if p.Speculative.Acceptance > 1 {
 		errs = append(errs, fmt.Errorf("speculative.acceptance is %v, want at most 1", p.Speculative.Acceptance))

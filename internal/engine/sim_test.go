@@ -119,18 +119,19 @@ func TestStepTimes(t *testing.T) {
 }
 
 func TestStepModel(t *testing.T) {
-	m := StepModel{T0: ms(10), Alpha: 2, Beta: 100, Gamma: 0.5, Alpha2: 0.001}
+	m := StepModel{T0: ms(10), Alpha: 2, Beta: 100, Gamma: 0.5, Alpha2: 0.001, Experts: ms(8), Active: 0.5}
 	for _, c := range []struct {
 		name string
 		fill func(*load)
 		want float64 // µs
 	}{
 		{"empty", func(*load) {}, 10000},
-		{"prefill", func(l *load) { l.addPrefill(0, 1000) }, 12000},
-		{"decode", func(l *load) { l.addDecode(600); l.addDecode(400) }, 10700},
-		{"up to 4k there is no square", func(l *load) { l.addPrefill(0, 4096) }, 18192},
-		{"beyond 4k", func(l *load) { l.addPrefill(0, 8192) }, 10000 + 16384 + 0.001*(8192*8192-4096*4096)},
-		{"chunks add up to the same", func(l *load) { l.addPrefill(0, 3000); l.addPrefill(3000, 5000); l.addPrefill(5000, 8192) }, 10000 + 16384 + 0.001*(8192*8192-4096*4096)},
+		{"prefill touches all experts", func(l *load) { l.addPrefill(0, 1000) }, 12000 + 8000},
+		{"decode", func(l *load) { l.addDecode(600); l.addDecode(400) }, 10700 + 6000},
+		{"guessed tokens", func(l *load) { l.addDecode(1000); l.draft = 2 }, 10604 + 7000},
+		{"up to 4k there is no square", func(l *load) { l.addPrefill(0, 4096) }, 18192 + 8000},
+		{"beyond 4k", func(l *load) { l.addPrefill(0, 8192) }, 18000 + 16384 + 0.001*(8192*8192-4096*4096)},
+		{"chunks add up to the same", func(l *load) { l.addPrefill(0, 3000); l.addPrefill(3000, 5000); l.addPrefill(5000, 8192) }, 18000 + 16384 + 0.001*(8192*8192-4096*4096)},
 	} {
 		var l load
 		c.fill(&l)

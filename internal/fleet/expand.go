@@ -117,6 +117,8 @@ func (e *expander) params(at string, g *Group, p engine.Params) engine.Params {
 		{"beta", func() { p.Step.Beta = g.Step.Beta }},
 		{"gamma", func() { p.Step.Gamma = g.Step.Gamma }},
 		{"alpha2", func() { p.Step.Alpha2 = g.Step.Alpha2 }},
+		{"experts", func() { p.Step.Experts = g.Step.Experts }},
+		{"active", func() { p.Step.Active = g.Step.Active }},
 		{"h", func() { p.Step.H = g.Step.H }},
 	} {
 		if e.doc.Has(at + ".step." + s.key) {
