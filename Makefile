@@ -42,6 +42,10 @@ e2e: build ## Real engines (llama.cpp), failover and a replayed trace
 bench: build ## Speed against direct, a minimal relay, nginx, HAProxy and Caddy
 	test/bench/run
 
+.PHONY: eval-sim
+eval-sim: build ## Hold the simulated engines against measured ones (minutes)
+	bin/firsttoken sim validate --all
+
 .PHONY: clean
 clean: ## Remove what was built; .cache keeps installed tools
 	rm -rf bin

@@ -242,3 +242,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The documentation's example is a fleet.
+func TestDocumentedFleet(t *testing.T) {
+	page, err := os.ReadFile("../../docs/simulate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, found := strings.Cut(string(page), "```yaml fleet\n")
+	example, _, _ = strings.Cut(example, "```")
+	if f := parse(t, example); !found || len(f.Engines) != 2 || len(f.Faults) != 2 {
+		t.Errorf("%+v", f)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"gonum.org/v1/gonum/optimize"
@@ -91,6 +92,20 @@ func span(x float64) time.Duration {
 
 func micro(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
+// round keeps four digits, more than any fit knows.
+func round(m engine.StepModel) engine.StepModel {
+	digits := func(v float64) float64 {
+		v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // what was formatted can be parsed
+		return v
+	}
+	span := func(d time.Duration) time.Duration {
+		return time.Duration(digits(micro(d)) * float64(time.Microsecond))
+	}
+	m.T0, m.H, m.Experts = span(m.T0), span(m.H), span(m.Experts)
+	m.Alpha, m.Beta, m.Gamma = digits(m.Alpha), digits(m.Beta), digits(m.Gamma)
+	return m
+}
+
 // loss of a step model; the lower the better.
 type loss func(engine.StepModel) float64
 
@@ -102,7 +117,7 @@ func search(ctx context.Context, f loss, m engine.StepModel, evaluations int) en
 	for _, size := range []float64{0.3, 0.2, 0.1} {
 		x = minimise(ctx, at, x, size, evaluations)
 	}
-	return decode(m, x)
+	return round(decode(m, x))
 }
 
 func minimise(ctx context.Context, f func([]float64) float64, x []float64, size float64, evaluations int) []float64 {
@@ -158,7 +173,7 @@ func FitLoops(ctx context.Context, c Configuration, how Loops, all bool) (Fit, e
 			fitted = append(fitted, p)
 		}
 	}
-	const sparse = 5 // points without which the experts cannot be told from the rest
+	const sparse = 4 // points without which the experts cannot be told from the rest
 	if len(fitted) < sparse {
 		c.Active = 0
 	}

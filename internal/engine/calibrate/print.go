@@ -62,7 +62,7 @@ func PrintKnees(w io.Writer, knees []Knee) error {
 // with their mean and median; then those with points that contradict each
 // other; then those that the data's own description warns of.
 func PrintFits(w io.Writer, fits []Fit) error {
-	fmt.Fprintf(w, "Closed loops: fitted to half of the unsaturated points, predicting the other half (target: TTFT %s, TPOT %s)\n", percent(targetTTFT), percent(targetTPOT))
+	fmt.Fprintf(w, "Fitted to half of the unsaturated points, predicting the other half: mean errors (target: TTFT %s, TPOT %s)\n", percent(targetTTFT), percent(targetTPOT))
 	var regular, irregular, suspect []Fit
 	for _, f := range fits {
 		switch {
