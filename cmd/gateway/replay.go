@@ -46,7 +46,7 @@ const defaultObjective = "ttft=400ms,ttft-per-token=250us,tpot=80ms"
 func replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --fleet FLEET --trace TRACE",
+		Use:   "replay --trace TRACE --fleet FLEET",
 		Short: "Judge policies and fleets by a trace, in virtual time",
 		Long: `Send a trace through the gateway's own routing code to simulated engines, in
 virtual time: hours of traffic in seconds, the same outcome for the same seed.
@@ -67,7 +67,7 @@ then; the exit code is 130.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runReplay(cmd, f) },
 	}
 	flags, d := cmd.Flags(), &f.demand
-	flags.StringArrayVar(&f.fleets, "fleet", nil, "fleet file, or the name of a shipped fleet; may be repeated to compare")
+	flags.StringArrayVar(&f.fleets, "fleet", []string{"equal", "mixed"}, "fleet file, or the name of a shipped fleet; may be repeated to compare")
 	flags.StringArrayVar(&f.add, "add", nil, "compare the fleet with itself and one more engine of this profile (built-in, or a file); may be repeated")
 	flags.StringSliceVar(&f.policies, "policy", router.PolicyNames(), "policies to compare; differences are to the first")
 	flags.IntVar(&f.seeds, "seeds", 1, "runs of each; two or more give intervals of the differences")
@@ -94,8 +94,7 @@ then; the exit code is 130.`,
 	flags.StringVar(&f.json, "json", "", "write the report as JSON to this file; - is standard output, instead of the table")
 	flags.StringVar(&f.html, "html", "", "write the report with plots to this file")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on a terminal")
-	_ = cmd.MarkFlagRequired("fleet") // both exist
-	_ = cmd.MarkFlagRequired("trace")
+	_ = cmd.MarkFlagRequired("trace") // it exists
 	return cmd
 }
 
@@ -233,7 +232,7 @@ func (f *replayFlags) open() ([]namedFleet, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, namedFleet{more, name + " and " + strings.Join(f.add, " and ")})
+		all = append(all, namedFleet{more, name + " + " + strings.Join(f.add, " + ")})
 	}
 	for _, other := range all[1:] {
 		if a, b := all[0].Models(), other.Models(); !slices.Equal(sorted(a), sorted(b)) {
@@ -312,10 +311,7 @@ func (f *replayFlags) variants(fleets []namedFleet) ([]replay.Variant, error) {
 	var out []replay.Variant
 	seen := map[string]bool{}
 	for _, fl := range fleets {
-		c, err := f.config(fl)
-		if err != nil {
-			return nil, err
-		}
+		c := f.config(fl)
 		for _, policy := range f.policies {
 			if !slices.Contains(router.PolicyNames(), policy) {
 				return nil, fmt.Errorf("--policy %q is unknown: give some of %s", policy, strings.Join(router.PolicyNames(), ", "))
@@ -339,25 +335,15 @@ func (f *replayFlags) variants(fleets []namedFleet) ([]replay.Variant, error) {
 }
 
 // config is the replay of one fleet.
-func (f *replayFlags) config(fl namedFleet) (replay.Config, error) {
+func (f *replayFlags) config(fl namedFleet) replay.Config {
 	c := replay.Config{Gateways: f.gateways, Scrape: f.scrape, Network: cmp.Or(f.network, fl.Network)}
 	for _, e := range fl.Engines {
 		c.Engines = append(c.Engines, replay.Engine{Name: e.Name, Model: e.Model, Params: e.Params, Seed: e.Seed})
 	}
 	for _, fault := range fl.Faults {
-		crash := replay.Fault{At: fault.At, Engine: fault.Engine, Kind: replay.Crash}
-		restart := replay.Fault{At: fault.At + fault.For, Engine: fault.Engine, Kind: replay.Restart}
-		switch {
-		case fault.Kind == engine.Crash && fault.For == 0:
-			c.Faults = append(c.Faults, crash)
-		case fault.Kind == engine.Crash, fault.Kind == engine.Restart:
-			c.Faults = append(c.Faults, crash, restart)
-		default:
-			return c, fmt.Errorf("fleet %s: fault %s of engine %s: a replay knows crash and restart; run the fleet by firsttoken sim for the others",
-				fl.name, fault.Kind, fl.Engines[fault.Engine].Name)
-		}
+		c.Faults = append(c.Faults, replay.Fault{At: fault.At, Engine: fault.Engine, Fault: fault.Fault, For: fault.For})
 	}
-	return c, nil
+	return c
 }
 
 // notes say what a reader of the report has to know.

@@ -34,7 +34,7 @@ func replayFiles(t *testing.T) string {
 		"fast.yaml":   fmt.Sprintf(profile, "2", "5ms"),
 		"slow.yaml":   fmt.Sprintf(profile, "1", "15ms"),
 		"two.yaml":    "engines:\n  - {name: fast, profile: ./fast.yaml, model: m}\n  - {name: slow, profile: ./slow.yaml, model: m}\n",
-		"broken.yaml": "engines:\n  - {name: fast, profile: ./fast.yaml, model: m}\nfaults:\n  - {at: 1s, engine: fast, kind: slow, factor: 2}\n",
+		"broken.yaml": "engines:\n  - {name: fast, profile: ./fast.yaml, model: m}\nfaults:\n  - {at: 1s, engine: fast, kind: hang}\n",
 		"crash.yaml":  "engines:\n  - {name: a, profile: ./fast.yaml, model: m, count: 2}\nfaults:\n  - {at: 5s, engine: a-1, kind: crash, for: 10s}\n",
 		"models.yaml": "engines:\n  - {name: x, profile: ./fast.yaml, model: x}\n  - {name: y, profile: ./fast.yaml, model: y, max_model_len: 500}\n",
 		"wrong.yaml":  "engines:\n  - {name: fast, profile: ./fats.yaml}\n",
@@ -117,7 +117,7 @@ func TestReplayOneMoreEngine(t *testing.T) {
 	t.Parallel()
 	dir := replayFiles(t)
 	r := replayed(t, dir, "--fleet two.yaml --add fast.yaml --trace trace.csv --policy least-inflight --rate-multiplier 4 --seeds 3")
-	if len(r.Runs) != 2 || r.Runs[0].Name != "two" || r.Runs[1].Name != "two and fast.yaml" {
+	if len(r.Runs) != 2 || r.Runs[0].Name != "two" || r.Runs[1].Name != "two + fast.yaml" {
 		t.Fatalf("runs %+v", r.Runs)
 	}
 	if a, b := r.Runs[0].All.TTFT.P95, r.Runs[1].All.TTFT.P95; !(b < a) || len(r.Runs[1].Engines) != 3 {
@@ -126,6 +126,10 @@ func TestReplayOneMoreEngine(t *testing.T) {
 	notes := strings.Join(r.Notes, "\n")
 	if !strings.Contains(notes, "fleet two: 2 engines, 3.00 USD an hour") || !strings.Contains(notes, "3 engines, 5.00 USD an hour") || !strings.Contains(notes, "the same for every seed") {
 		t.Errorf("notes %s", notes)
+	}
+	r = replayed(t, dir, "--trace customer-service --requests 10 --policy random") // the default fleets
+	if len(r.Runs) != 2 || r.Runs[0].Name != "equal" || r.Runs[1].Name != "mixed" {
+		t.Errorf("default fleets: %+v", r.Runs)
 	}
 	r = replayed(t, dir, "--fleet two.yaml --fleet crash.yaml --trace trace.csv --policy random,p2c")
 	if len(r.Runs) != 4 || r.Runs[3].Name != "crash: p2c" || r.Runs[3].All.Requests != 120 {
@@ -207,7 +211,7 @@ func TestReplayCommandLine(t *testing.T) {
 	t.Parallel()
 	dir := replayFiles(t)
 	for args, want := range map[string]string{
-		"":                                                                `required flag(s) "fleet", "trace" not set`,
+		"":                                                                `required flag(s) "trace" not set`,
 		"--fleet two.yaml":                                                `required flag(s) "trace" not set`,
 		"--fleet two.yaml --trace nowhere":                                "--trace nowhere: no such file, and no workload of that name (there are customer-service",
 		"--fleet nowhere --trace trace.csv":                               `no shipped fleet "nowhere"`,
@@ -215,7 +219,7 @@ func TestReplayCommandLine(t *testing.T) {
 		"--fleet two.yaml --trace fast.yaml":                              "fast.yaml:1: is no trace that is known",
 		"--fleet two.yaml --trace bad.csv":                                "bad.csv:3:",
 		"--fleet two.yaml --trace lengths.csv":                            "has lengths but no arrivals",
-		"--fleet broken.yaml --trace trace.csv":                           "fault slow of engine fast: a replay knows crash and restart",
+		"--fleet broken.yaml --trace trace.csv":                           `a replay knows no fault "hang", only [crash restart`,
 		"--fleet two.yaml --fleet models.yaml --trace trace.csv":          "fleets to compare serve the same models",
 		"--fleet two.yaml --fleet two.yaml --trace trace.csv":             "would be compared with itself",
 		"--fleet two.yaml --trace trace.csv --policy random,random":       "would be compared with itself",

@@ -12,10 +12,10 @@ import (
 )
 
 // h100s are measured engines: Llama 3.1 70B on four H100 each.
-func h100s(b *testing.B, n int) []replay.Engine {
+func h100s(t testing.TB, n int) []replay.Engine {
 	p, ok := engine.LookupProfile("h100-llama-3.1-70b-fp8-tp4")
 	if !ok {
-		b.Fatal("no such profile")
+		t.Fatal("no such profile")
 	}
 	engines := make([]replay.Engine, n)
 	for i := range engines {

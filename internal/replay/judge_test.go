@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/internal/replay"
 	"github.com/firsttoken/firsttoken/internal/report"
 	"github.com/firsttoken/firsttoken/internal/trace"
@@ -34,8 +35,8 @@ func trial(policies ...string) replay.Trial {
 	c := replay.Config{
 		Engines: engines, Gateways: 2,
 		Faults: []replay.Fault{
-			{At: 5 * time.Second, Engine: 1, Kind: replay.Crash}, {At: 15 * time.Second, Engine: 1, Kind: replay.Restart},
-			{At: 20 * time.Second, Engine: 2, Kind: replay.Crash},
+			{At: 5 * time.Second, Engine: 1, Fault: engine.Fault{Kind: engine.Crash}}, {At: 15 * time.Second, Engine: 1, Fault: engine.Fault{Kind: engine.Restart}},
+			{At: 20 * time.Second, Engine: 2, Fault: engine.Fault{Kind: engine.Crash}},
 		},
 	}
 	return replay.Trial{
@@ -330,6 +331,33 @@ func TestPrefixesAreFound(t *testing.T) {
 	for i, o := range apart {
 		if o.Cached > 0 {
 			t.Fatalf("request %d finds %d tokens of another tenant", i, o.Cached)
+		}
+	}
+}
+
+// On conversations as they were, those who know what is cached find more of it
+// and are quicker by a good part than who counts requests.
+func TestPoliciesThatKnowTheCache(t *testing.T) {
+	t.Parallel()
+	src, err := trace.Open(data(t, "mooncake_conversation_00-30min.jsonl"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := func(policy string) (ttft, hits float64) {
+		got, _ := run(t, replay.Config{Engines: h100s(t, 8), Policy: policy}, src.First(500).Each(func(r *trace.Request) { r.Model = "m" }))
+		cached, prompt := 0, 0
+		for _, o := range got {
+			ttft += o.TTFT.Seconds() / float64(len(got))
+			cached, prompt = cached+o.Cached, prompt+o.Request.PromptTokens
+		}
+		return ttft, float64(cached) / float64(prompt)
+	}
+	baseTTFT, baseHits := judged(router.LeastInFlight)
+	for _, policy := range []string{router.TokenLoad, router.LMetric, router.PrefixAffinity} {
+		ttft, hits := judged(policy)
+		t.Logf("%s: TTFT %.0f ms, %.1f %% cached; least-inflight %.0f ms, %.1f %%", policy, 1e3*ttft, 100*hits, 1e3*baseTTFT, 100*baseHits)
+		if ttft > 0.85*baseTTFT || hits < 1.5*baseHits {
+			t.Errorf("%s: TTFT %.0f ms, %.1f %% cached; least-inflight %.0f ms, %.1f %%", policy, 1e3*ttft, 100*hits, 1e3*baseTTFT, 100*baseHits)
 		}
 	}
 }

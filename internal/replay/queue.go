@@ -17,7 +17,9 @@ const (
 	scrapeRead              // the engine answers
 	scrapeSeen              // the gateway has the answer
 	probeSent               // a gateway probes an engine
-	fault                   // something happens to an engine
+	rejectSeen              // a gateway sees that an engine takes no more for now
+	faultBegins             // something goes wrong with an engine
+	faultEnds               // it is well again
 )
 
 // event is one entry of the queue. What a and b mean depends on the kind.

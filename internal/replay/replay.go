@@ -17,22 +17,6 @@ type Engine struct {
 	Seed   uint64 // of the noise
 }
 
-// Fault is something that happens to an engine.
-type Fault struct {
-	At     time.Duration
-	Engine int // index into Config.Engines
-	Kind   FaultKind
-}
-
-// FaultKind is what happens.
-type FaultKind uint8
-
-// The faults.
-const (
-	Crash   FaultKind = iota // running requests are lost, connections refused
-	Restart                  // back with an empty cache
-)
-
 // Config is one replay. The zero value of a field means its default.
 type Config struct {
 	Engines  []Engine
@@ -86,7 +70,7 @@ type Outcome struct {
 // The reasons for which a request ends.
 const (
 	OK           = report.OK
-	Refused      = report.Refused      // no engine of the model was in rotation
+	Refused      = report.Refused      // no engine of the model was in rotation, or those tried took no more
 	TooLong      = report.TooLong      // the engine's context or cache is too small for it
 	UnknownModel = report.UnknownModel // no engine serves its model
 	Lost         = report.Lost         // by engines that were down or broke down

@@ -164,7 +164,7 @@ func TestCrash(t *testing.T) {
 	// when the first tokens of 0 and 2 are out.
 	got, totals := run(t, replay.Config{
 		Engines: fleet(plain, plain), Network: ms,
-		Faults: []replay.Fault{{At: 40 * ms, Engine: 0, Kind: replay.Crash}},
+		Faults: []replay.Fault{{At: 40 * ms, Engine: 0, Fault: engine.Fault{Kind: engine.Crash}}},
 	}, trace.Of(ask(0, 100, 1000), ask(0, 100, 1000), whole, ask(38*ms, 100, 1), ask(39*ms+ms/2, 100, 1)))
 	for i, want := range []struct {
 		reason   string
@@ -193,7 +193,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	var faults []replay.Fault
 	for i := range 5 {
-		faults = append(faults, replay.Fault{At: 10 * ms, Engine: i, Kind: replay.Crash})
+		faults = append(faults, replay.Fault{At: 10 * ms, Engine: i, Fault: engine.Fault{Kind: engine.Crash}})
 	}
 	for attempts, want := range map[int]int{0: 3, 1: 1, 4: 4, 9: 5} {
 		got, _ := run(t, replay.Config{Engines: fleet(plain, plain, plain, plain, plain), Faults: faults, Attempts: attempts},
@@ -213,7 +213,7 @@ func TestRestartedEngineServesAgain(t *testing.T) {
 		p.StartUp = startUp
 		c := replay.Config{
 			Engines: fleet(p, p),
-			Faults:  []replay.Fault{{At: crash, Engine: 0, Kind: replay.Crash}, {At: restart, Engine: 0, Kind: replay.Restart}},
+			Faults:  []replay.Fault{{At: crash, Engine: 0, Fault: engine.Fault{Kind: engine.Crash}}, {At: restart, Engine: 0, Fault: engine.Fault{Kind: engine.Restart}}},
 		}
 		got, totals := run(t, c, trace.Of(many(1200, 100*ms, 100, 2)...))
 		first, failed := time.Duration(0), 0
@@ -242,9 +242,62 @@ func TestRestartedEngineServesAgain(t *testing.T) {
 	}
 }
 
+func TestOtherFaults(t *testing.T) {
+	t.Parallel()
+	on := func(i int, kind engine.FaultKind, at, lasts time.Duration) replay.Fault {
+		return replay.Fault{At: at, Engine: i, Fault: engine.Fault{Kind: kind}, For: lasts}
+	}
+	one := func(fault replay.Fault, engines int, asks ...trace.Request) []replay.Outcome {
+		p := make([]engine.Params, engines)
+		for i := range p {
+			p[i] = plain
+		}
+		got, _ := run(t, replay.Config{Engines: fleet(p...), Network: ms, Faults: []replay.Fault{fault}}, trace.Of(asks...))
+		return got
+	}
+	three := many(3, time.Second, 100, 1) // 20 ms each and 2 ms of network
+
+	got := one(on(0, engine.Slow, 500*ms, time.Second), 1, three...)
+	for i, want := range []time.Duration{22 * ms, 82 * ms, 22 * ms} {
+		if got[i].TTFT != want {
+			t.Errorf("slow: TTFT %d is %v, want %v", i, got[i].TTFT, want)
+		}
+	}
+	for _, kind := range []engine.FaultKind{engine.Errors, engine.Reject} {
+		reason := map[engine.FaultKind]string{engine.Errors: replay.Lost, engine.Reject: replay.Refused}[kind]
+		got := one(on(0, kind, 500*ms, time.Second), 1, three...)
+		if o := got[1]; o.Reason != reason || o.Attempts != 1 || o.E2E != 2*ms || !got[0].OK() || !got[2].OK() {
+			t.Errorf("%s of the only engine: %s after %d attempts and %v", kind, o.Reason, o.Attempts, o.E2E)
+		}
+		got = one(on(0, kind, 0, 0), 2, many(200, 50*ms, 100, 1)...)
+		again := 0
+		for i, o := range got {
+			if !o.OK() || o.Engine != 1 || o.Attempts == 2 && o.TTFT < 24*ms {
+				t.Fatalf("%s of one of two engines: request %d is %s on engine %d with TTFT %v", kind, i, o.Reason, o.Engine, o.TTFT)
+			}
+			again += o.Attempts - 1
+		}
+		// Who errs is ejected; who has too much to do is tried time and again.
+		if ejected := again < 20; again == 0 || ejected != (kind == engine.Errors) {
+			t.Errorf("%s: %d requests met it", kind, again)
+		}
+	}
+	c := replay.Config{Engines: fleet(plain), Network: ms, Faults: []replay.Fault{{Fault: engine.Fault{Kind: engine.Reject, Rate: 0.3}}}}
+	got, _ = run(t, c, trace.Of(many(500, 10*ms, 1, 1)...))
+	refused := 0
+	for _, o := range got {
+		if o.Reason == replay.Refused {
+			refused++
+		}
+	}
+	if refused < 100 || refused > 200 {
+		t.Errorf("a rate of 0.3 refuses %d of 500", refused)
+	}
+}
+
 func TestNobodyIsLeft(t *testing.T) {
 	t.Parallel()
-	got, _ := run(t, replay.Config{Engines: fleet(plain), Probe: 100 * ms, Faults: []replay.Fault{{Engine: 0, Kind: replay.Crash}}},
+	got, _ := run(t, replay.Config{Engines: fleet(plain), Probe: 100 * ms, Faults: []replay.Fault{{Engine: 0, Fault: engine.Fault{Kind: engine.Crash}}}},
 		trace.Of(many(100, 50*ms, 10, 1)...))
 	lost, refused := 0, 0
 	for i, o := range got {
@@ -318,7 +371,9 @@ func TestConfigurationsThatAreWrong(t *testing.T) {
 		"no gateway":             {Policy: "random", Engines: fleet(plain), Gateways: -1},
 		"kv_blocks":              {Policy: "random", Engines: fleet(plain, broken)},
 		`unknown policy "best"`:  {Policy: "best", Engines: fleet(plain)},
-		"a fault names engine 1": {Policy: "random", Engines: fleet(plain), Faults: []replay.Fault{{Engine: 1}}},
+		"a fault names engine 1": {Policy: "random", Engines: fleet(plain), Faults: []replay.Fault{{Engine: 1, Fault: engine.Fault{Kind: engine.Crash}}}},
+		`knows no fault "hang"`:  {Policy: "random", Engines: fleet(plain), Faults: []replay.Fault{{Fault: engine.Fault{Kind: engine.Hang}}}},
+		"factor is -1":           {Policy: "random", Engines: fleet(plain), Faults: []replay.Fault{{Fault: engine.Fault{Kind: engine.Slow, Factor: -1}}}},
 	} {
 		_, err := replay.Run(c, trace.Of(ask(0, 1, 1)), func(*replay.Outcome) { t.Error("something was served") })
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -330,7 +385,7 @@ func TestConfigurationsThatAreWrong(t *testing.T) {
 // Whatever happens, each request ends once, and engines compute what was served.
 func TestEveryRequestEndsOnce(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		c, src := anyReplay(rng)
 		c.Seed = seed
@@ -348,8 +403,10 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 				served++
 				tokens += o.Request.OutputTokens
 				sound = sound && o.Attempts >= 1 && (o.TTFT > 0) == (o.Request.Stream && o.Request.OutputTokens > 0)
-			case replay.Refused, replay.UnknownModel:
+			case replay.UnknownModel:
 				sound = sound && o.Attempts == 0 && o.E2E == 0
+			case replay.Refused:
+				sound = sound && o.Cached == 0 && o.TTFT == 0
 			case replay.TooLong, replay.Lost:
 				sound = sound && o.Attempts >= 1
 			default:
@@ -387,10 +444,12 @@ func anyReplay(rng *rand.Rand) (replay.Config, trace.Source) {
 		p.StartUp = time.Duration(rng.IntN(3)) * time.Second
 		c.Engines = append(c.Engines, replay.Engine{Name: fmt.Sprint(i), Model: models[i%len(models)], Params: p, Seed: rng.Uint64()})
 	}
-	for range rng.IntN(4) * rng.IntN(2) {
-		i, at := rng.IntN(len(c.Engines)), time.Duration(rng.IntN(20_000))*ms
-		c.Faults = append(c.Faults, replay.Fault{At: at, Engine: i, Kind: replay.Crash},
-			replay.Fault{At: at + time.Duration(rng.IntN(10_000))*ms, Engine: i, Kind: replay.Restart})
+	kinds := []engine.FaultKind{engine.Crash, engine.Crash, engine.Crash, engine.Restart, engine.Slow, engine.Errors, engine.Reject, engine.StallMetrics}
+	for range rng.IntN(5) * rng.IntN(2) {
+		c.Faults = append(c.Faults, replay.Fault{
+			At: time.Duration(rng.IntN(20_000)) * ms, Engine: rng.IntN(len(c.Engines)),
+			Fault: engine.Fault{Kind: kinds[rng.IntN(len(kinds))]}, For: time.Duration(rng.IntN(10_000)) * ms,
+		})
 	}
 	w := trace.CustomerService()
 	w.Rate, w.MaxContext = 1+20*rng.Float64(), 3000

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/firsttoken/firsttoken/internal/engine"
@@ -20,7 +21,8 @@ type flight struct {
 	attempt int32 // distinguishes late events of a former attempt
 	live    bool
 
-	scheduled bool // by the engine of the present attempt
+	scheduled bool   // by the engine of the present attempt
+	failure   string // of the last attempt; empty in the first
 }
 
 // arrive takes the pending request into a gateway.
@@ -85,12 +87,8 @@ func (w *world) try(slot int) {
 		return
 	}
 	lease, err := r.Claim(w.clock(), &f.ask, f.tried)
-	switch {
-	case err != nil && f.outcome.Attempts > 0:
-		w.finish(slot, Lost)
-		return
-	case err != nil:
-		w.finish(slot, Refused)
+	if err != nil { // of the attempts made the last one's failure is what the client is told
+		w.finish(slot, cmp.Or(f.failure, Refused))
 		return
 	}
 	b := lease.Backend()
@@ -118,8 +116,12 @@ func (w *world) dispatch(slot int, attempt int32) {
 		return
 	}
 	n := w.engines[f.engine]
-	if n.sim == nil {
+	switch {
+	case n.sim == nil, w.strikes(n, engine.Errors):
 		w.queue.push(w.now+w.Network, lostSeen, slot, int(f.attempt))
+		return
+	case w.strikes(n, engine.Reject):
+		w.queue.push(w.now+w.Network, rejectSeen, slot, int(f.attempt))
 		return
 	}
 	r := &f.outcome.Request
@@ -212,21 +214,25 @@ func (w *world) endSeen(slot int, attempt int32) {
 	w.finish(slot, OK)
 }
 
-// lostSeen is a connection that broke, or an engine that is not up: as long as
-// the client has seen nothing the request is tried elsewhere, afterwards it has
-// failed.
-func (w *world) lostSeen(slot int, attempt int32) {
+// failureSeen is an engine that is down or broke down (Lost), or one that turns
+// the request away for now (Refused): as long as the client has seen nothing
+// the request is tried elsewhere, afterwards it has failed.
+func (w *world) failureSeen(slot int, attempt int32, reason string) {
 	f := w.current(slot, attempt)
 	if f == nil {
 		return
 	}
-	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Fault})
+	class := backends.Fault
+	if reason == Refused {
+		class = backends.Overloaded
+	}
+	f.lease.Done(w.clock(), backends.Outcome{Class: class})
 	if f.outcome.TTFT > 0 || f.outcome.Attempts >= w.Attempts {
-		w.finish(slot, Lost)
+		w.finish(slot, reason)
 		return
 	}
 	f.attempt++
-	f.scheduled, f.outcome.Cached = false, 0
+	f.scheduled, f.outcome.Cached, f.failure = false, 0, reason
 	w.try(slot)
 }
 
@@ -241,32 +247,4 @@ func (w *world) finish(slot int, reason string) {
 	f.live, f.lease = false, nil
 	w.under--
 	w.free = append(w.free, slot)
-}
-
-// fault does something to an engine.
-func (w *world) fault(i int, k FaultKind) {
-	n := w.engines[i]
-	switch {
-	case k == Crash && n.sim != nil:
-		w.collect(i)
-		n.past = add(n.past, n.sim.Stats())
-		for _, slot := range sorted(n.slots) {
-			w.queue.push(w.now+w.Network, lostSeen, slot, int(w.flights[slot].attempt))
-		}
-		n.sim, n.wakeAt, n.slots = nil, never, map[engine.ID]int{}
-	case k == Restart && n.sim == nil:
-		n.lives++
-		sim, err := engine.New(n.Params, n.Seed+uint64(n.lives))
-		if err == nil { // the same parameters made the first one
-			sim.Start(w.now)
-			n.sim = sim
-		}
-	}
-}
-
-func (n *node) total() engine.Stats {
-	if n.sim == nil {
-		return n.past
-	}
-	return add(n.past, n.sim.Stats())
 }

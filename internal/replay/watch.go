@@ -22,8 +22,11 @@ func (w *world) startTimers() {
 			}
 		}
 	}
-	for _, f := range w.Faults {
-		w.queue.push(f.At, fault, f.Engine, int(f.Kind))
+	for k, f := range w.Faults {
+		w.queue.push(f.At, faultBegins, k, 0)
+		if f.For > 0 {
+			w.queue.push(f.At+f.For, faultEnds, k, 0)
+		}
 	}
 }
 
@@ -48,7 +51,10 @@ func (w *world) scrapeRead(g, i int) {
 	s, n := &w.gates[g].scrapes[i], w.engines[i]
 	if s.ok = n.up(w.now); s.ok {
 		w.collect(i)
-		s.text = n.sim.Stats()
+		if _, stalled := n.faults[engine.StallMetrics]; !stalled {
+			n.told = n.sim.Stats()
+		}
+		s.text = n.told
 	}
 	w.queue.push(w.now+w.Network, scrapeSeen, g, i)
 }

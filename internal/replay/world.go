@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/engine"
@@ -37,6 +38,15 @@ type node struct {
 	past   engine.Stats // of former lives
 	wakeAt time.Duration
 	slots  map[engine.ID]int
+	faults map[engine.FaultKind]engine.Fault // that last
+	told   engine.Stats                      // by its metrics
+}
+
+func (n *node) total() engine.Stats {
+	if n.sim == nil {
+		return n.past
+	}
+	return add(n.past, n.sim.Stats())
 }
 
 // up reports whether the engine answers.
@@ -52,7 +62,7 @@ func newWorld(c Config, sink func(*Outcome)) (*world, error) {
 		if err != nil {
 			return nil, fmt.Errorf("replay: engine %d (%s): %w", i, e.Name, err)
 		}
-		w.engines = append(w.engines, &node{Engine: e, sim: sim, wakeAt: never, slots: map[engine.ID]int{}})
+		w.engines = append(w.engines, &node{Engine: e, sim: sim, wakeAt: never, slots: map[engine.ID]int{}, faults: map[engine.FaultKind]engine.Fault{}})
 	}
 	for g := range c.Gateways {
 		gate, err := newGateway(c, g)
@@ -61,9 +71,11 @@ func newWorld(c Config, sink func(*Outcome)) (*world, error) {
 		}
 		w.gates = append(w.gates, gate)
 	}
-	for _, f := range c.Faults {
-		if f.Engine < 0 || f.Engine >= len(c.Engines) {
-			return nil, fmt.Errorf("replay: a fault names engine %d of %d", f.Engine, len(c.Engines))
+	w.Faults = slices.Clone(c.Faults)
+	for i := range w.Faults {
+		var err error
+		if w.Faults[i], err = w.Faults[i].checked(len(c.Engines)); err != nil {
+			return nil, fmt.Errorf("replay: %w", err)
 		}
 	}
 	return w, nil
@@ -134,7 +146,9 @@ func (w *world) handle(e event) {
 	case endSeen:
 		w.endSeen(int(e.a), e.b)
 	case lostSeen:
-		w.lostSeen(int(e.a), e.b)
+		w.failureSeen(int(e.a), e.b, Lost)
+	case rejectSeen:
+		w.failureSeen(int(e.a), e.b, Refused)
 	case refusalSeen:
 		w.refusalSeen(int(e.a), e.b)
 	case scrapeSent:
@@ -145,8 +159,10 @@ func (w *world) handle(e event) {
 		w.scrapeSeen(int(e.a), int(e.b))
 	case probeSent:
 		w.probe(int(e.a), int(e.b))
-	case fault:
-		w.fault(int(e.a), FaultKind(e.b))
+	case faultBegins:
+		w.begin(&w.Faults[e.a])
+	case faultEnds:
+		w.clear(&w.Faults[e.a])
 	}
 }
 

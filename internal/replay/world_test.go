@@ -44,8 +44,8 @@ func TestLeasesEnd(t *testing.T) {
 		asks = append(asks, r)
 	}
 	crash := []Fault{
-		{At: time.Second, Engine: 0, Kind: Crash}, {At: 3 * time.Second, Engine: 0, Kind: Restart},
-		{At: 2 * time.Second, Engine: 1, Kind: Crash}, {At: 4 * time.Second, Engine: 1, Kind: Restart},
+		{At: time.Second, Engine: 0, Fault: engine.Fault{Kind: engine.Crash}}, {At: 3 * time.Second, Engine: 0, Fault: engine.Fault{Kind: engine.Restart}},
+		{At: 2 * time.Second, Engine: 1, Fault: engine.Fault{Kind: engine.Crash}}, {At: 4 * time.Second, Engine: 1, Fault: engine.Fault{Kind: engine.Restart}},
 	}
 	stopAfter := func(n int) func() bool { return func() bool { n--; return n < 0 } }
 	for name, c := range map[string]Config{
@@ -131,10 +131,27 @@ func TestSignalsAreOfTheEnginesMoment(t *testing.T) {
 	}
 }
 
+// Metrics that stand still are read, and look fresh.
+func TestStalledMetrics(t *testing.T) {
+	t.Parallel()
+	long := stream(2*time.Second, 1, 900)
+	w, _ := testWorld(t, Config{Policy: router.RoundRobin, Faults: []Fault{{At: time.Second, Fault: engine.Fault{Kind: engine.StallMetrics}}}},
+		stream(0, 1, 1), stream(0, 1, 1), stream(0, 1, 1), long, long, long)
+	for i, b := range w.gates[0].targets {
+		s, want := b.Signals(), 1.0
+		if i == 0 {
+			want = 0
+		}
+		if age := s.Age(w.clock()); s.Running != want || s.OwnInFlight != 1 || age > time.Second {
+			t.Errorf("engine %d: %v running, %d of our own, %v old; want %v running", i, s.Running, s.OwnInFlight, age, want)
+		}
+	}
+}
+
 // A restart shows in the signals, so that what the old process had cached is forgotten.
 func TestRestartShowsInSignals(t *testing.T) {
 	t.Parallel()
-	w, _ := testWorld(t, Config{Policy: router.RoundRobin, Faults: []Fault{{At: time.Second, Kind: Crash}, {At: 2 * time.Second, Kind: Restart}}},
+	w, _ := testWorld(t, Config{Policy: router.RoundRobin, Faults: []Fault{{At: time.Second, Fault: engine.Fault{Kind: engine.Crash}}, {At: 2 * time.Second, Fault: engine.Fault{Kind: engine.Restart}}}},
 		stream(0, 1, 1), stream(5*time.Second, 1, 1))
 	for i, b := range w.gates[0].targets {
 		want := float64(origin.Unix())
