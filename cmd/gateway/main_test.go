@@ -217,10 +217,13 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	base, greeting := "", bufio.NewScanner(out)
+	base, metrics, greeting := "", "", bufio.NewScanner(out)
 	for greeting.Scan() && !strings.Contains(greeting.Text(), "Ctrl-C") {
 		if _, url, ok := strings.Cut(greeting.Text(), "base URL"); ok {
 			base = strings.TrimSpace(url)
+		}
+		if _, url, ok := strings.Cut(greeting.Text(), "metrics "); ok {
+			metrics = strings.TrimSpace(url)
 		}
 	}
 	resp, err := http.Post(base+"/chat/completions", "application/json",
@@ -232,6 +235,11 @@ func TestDemo(t *testing.T) {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.Header.Get("X-Firsttoken-Backend") == "" || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
 		t.Errorf("%v %v %q", err, resp.Header, body)
+	}
+	// What bench --telemetry puts on record.
+	code, table, stderr := run(t, "bench", "--target", base, "--telemetry", metrics, "--warmup", "0", "--requests", "1", "--output-tokens", "1")
+	if code != 0 || !strings.Contains(table, "sim-1 (vllm RTX 4090 tp1)") || !strings.Contains(table, "sim-4 (vllm H100 tp4)") {
+		t.Errorf("exit code %d, stderr %q, stdout %s", code, stderr, table)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -315,7 +323,9 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"serve", "--config", bad}, 1, "", []string{"bad.yaml:1", "lisen", "listen", "models"}},
 		{[]string{"serve", "--config", "/nowhere/x.yaml"}, 1, "", []string{"/nowhere/x.yaml"}},
 		{[]string{"serve", "--config", good, "--listen", "nonsense"}, 1, "", []string{"--listen"}},
-		{[]string{"serve", "--config", good, "--listen", taken.Addr().String()}, 1, "", []string{"server.listen", "address already in use"}},
+		{[]string{"serve", "--config", good, "--listen", taken.Addr().String()}, 1, "", []string{`server.listen "` + taken.Addr().String() + `": the port is taken`, "by --listen", "address already in use"}},
+		{[]string{"serve", "--config", good, "--listen", "127.0.0.1:0", "--telemetry-listen", taken.Addr().String()}, 1, "", []string{"telemetry.listen", "the port is taken", "by --telemetry-listen"}},
+		{[]string{"serve", "--demo", "--listen", taken.Addr().String()}, 1, "", []string{"the port is taken", "by --listen"}},
 		{[]string{"serve", "--config", good, "--log-level", "loud"}, 1, "", []string{"--log-level"}},
 		{[]string{"serve", "--nonsense"}, 1, "", []string{"unknown flag: --nonsense"}},
 		{[]string{"serve", "x"}, 1, "", []string{"firsttoken:"}},

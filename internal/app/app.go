@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,11 +107,11 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 func (a *App) listen() error {
 	var err error
 	if a.data, err = a.opts.Listen("tcp", a.cfg.Server.Listen); err != nil {
-		return fmt.Errorf("server.listen %q: %w", a.cfg.Server.Listen, err)
+		return listenError("server.listen", a.cfg.Server.Listen, "--listen", err)
 	}
 	if a.operator, err = a.opts.Listen("tcp", a.cfg.Telemetry.Listen); err != nil {
 		_ = a.data.Close()
-		return fmt.Errorf("telemetry.listen %q: %w", a.cfg.Telemetry.Listen, err)
+		return listenError("telemetry.listen", a.cfg.Telemetry.Listen, "--telemetry-listen", err)
 	}
 	limits := edge.Options{
 		MaxURL: int(a.cfg.Server.MaxURL), MaxHeaders: a.cfg.Server.MaxHeaders, MaxHeaderBytes: int(a.cfg.Server.MaxHeaderBytes),
@@ -134,6 +135,15 @@ func (a *App) listen() error {
 		ErrorLog:          a.logs.ForServer(),
 	}
 	return nil
+}
+
+// listenError says of a port that is taken what to do about it. The flag is
+// the one that goes before the field.
+func listenError(field, addr, flag string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s %q: the port is taken: give another address by %s, or stop what listens there: %w", field, addr, flag, err)
+	}
+	return fmt.Errorf("%s %q: %w", field, addr, err)
 }
 
 // countConns counts a connection until its goroutine, and with it any handler,

@@ -57,6 +57,7 @@ const (
 func (r *Report) CompareWith(old *Report, base string) {
 	c := &Comparison{Base: base, Warnings: differences(old, r), Unit: "1-s windows"}
 	r.Comparison = c
+	c.Warnings = append(c.Warnings, cacheDifference(&old.All, &r.All)...)
 	if old.Partial {
 		c.Warnings = append(c.Warnings, "the older run was stopped before its end")
 	}
@@ -83,6 +84,23 @@ func (r *Report) CompareWith(old *Report, base string) {
 	if r.Objective != "" && r.Objective == old.Objective {
 		c.Ratios = append(c.Ratios, perSecond("goodput/s", old, r, func(w *Window) float64 { return float64(w.Met) })...)
 	}
+}
+
+// maxCacheDifference is how far the shares of cached prompt tokens may lie
+// apart before two runs say more of the caches than of what changed.
+const maxCacheDifference = 0.05
+
+// cacheDifference warns of engines whose caches held other shares of the
+// prompts.
+func cacheDifference(old, now *Figures) []string {
+	if old.PromptTokens == 0 || now.PromptTokens == 0 {
+		return nil
+	}
+	a, b := old.cached(), now.cached()
+	if math.Abs(a-b) <= maxCacheDifference {
+		return nil
+	}
+	return []string{fmt.Sprintf("prompt tokens cached: %.1f %%, now %.1f %%: restart the engines before each run, or give each another --seed, if that is not what you compare", 100*a, 100*b)}
 }
 
 // blocks say which draw each request belongs to.
@@ -202,7 +220,7 @@ func (d *drawn) summary(times []float64) (s [1 + len(quantiles)]float64) {
 	return s
 }
 
-func newRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) } //nolint:gosec // the same intervals for the same runs
+func newRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) } // the same intervals for the same runs
 
 func ratios(name string, old, now drawn, oldSpread, newSpread report.Spread) []Ratio {
 	if len(old.values) == 0 || len(now.values) == 0 {

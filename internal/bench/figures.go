@@ -57,6 +57,9 @@ type Figures struct {
 	Goodput               float64 `json:"goodput_rps"` // requests/s that were
 }
 
+// cached is the share of the prompt tokens that the target had in its cache.
+func (f *Figures) cached() float64 { return float64(f.CachedTokens) / float64(f.PromptTokens) }
+
 // Spread describes a distribution of numbers that are no times.
 type Spread struct {
 	Count  int     `json:"count"`
@@ -360,7 +363,7 @@ func notes(run *Run, r *Report) []string {
 	note(lumped, "answers in fewer chunks than tokens", "their ITL is the gap between chunks")
 	note(unstreamed, "answers that were no streams", "they have no TTFT, ITL and TPOT")
 	note(short, "answers that ended before the output tokens asked for", "--ignore-eos makes engines that know it go on")
-	if run.Plan.synthetic() && float64(r.All.CachedTokens) > maxCached*float64(r.All.PromptTokens) {
+	if run.Plan.synthetic() && r.All.cached() > maxCached {
 		all = append(all, "prompt tokens were cached although the requests share no text: the target remembers a run of the same seed; give another --seed, or restart it")
 	}
 	if r.Lateness.P99 > maxLateness {

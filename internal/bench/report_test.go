@@ -262,6 +262,53 @@ plan.rate: 10, now 20`
 	}
 }
 
+func TestOtherCachesAreNamed(t *testing.T) {
+	cachedRun := func(share float64) *Report {
+		r := Summarise(steadyRun(200, 100*tick, 1), Environment{})
+		r.All.CachedTokens = int(share * float64(r.All.PromptTokens))
+		return r
+	}
+	for _, c := range []struct {
+		old, now *Report
+		want     string
+	}{
+		{cachedRun(.2), cachedRun(.6), "prompt tokens cached: 20.0 %, now 60.0 %"},
+		{cachedRun(.6), cachedRun(0), "prompt tokens cached: 60.0 %, now 0.0 %"},
+		{cachedRun(.2), cachedRun(.251), "20.0 %, now 25.1 %"},
+		{cachedRun(.2), cachedRun(.249), ""},
+		{Summarise(&Run{Plan: cachedRun(0).Plan}, Environment{}), cachedRun(1), ""}, // nothing was served
+	} {
+		c.now.CompareWith(c.old, "old.json")
+		got := strings.Join(c.now.Comparison.Warnings, "\n")
+		if c.want == "" && strings.Contains(got, "cached") || !strings.Contains(got, c.want) {
+			t.Errorf("warnings %q, want %q", got, c.want)
+		}
+	}
+}
+
+// Without an objective nothing is met.
+func TestMetNeedsAnObjective(t *testing.T) {
+	for objective, want := range map[string]string{"": "–", "ttft=1s": "100.0%"} {
+		run := steadyRun(20, 100*tick, 1)
+		run.Plan.Objective = objective
+		var out bytes.Buffer
+		if err := Summarise(run, Environment{}).WriteTable(&out); err != nil {
+			t.Fatal(err)
+		}
+		if got := lastCell(&out, "met"); got != want {
+			t.Errorf("objective %q: met %q, want %q", objective, got, want)
+		}
+	}
+}
+
+// lastCell is the last one of the line after that which ends in the title.
+func lastCell(table *bytes.Buffer, title string) string {
+	_, rest, _ := strings.Cut(table.String(), " "+title+"\n")
+	line, _, _ := strings.Cut(rest, "\n")
+	cells := strings.Fields(line)
+	return cells[len(cells)-1]
+}
+
 func TestCSV(t *testing.T) {
 	run := steadyRun(3, 100*tick, 1)
 	run.Results[1] = served(1, 100*tick, 100*tick, 20*tick, 10)

@@ -41,7 +41,7 @@ func (r *Report) head(b *strings.Builder) {
 	fmt.Fprintf(b, "\n%d requests in %.1f s: %d served, %d refused, %d failed\n", f.Requests, r.Seconds, f.Served, f.Refused, f.Failed)
 	fmt.Fprintf(b, "%.2f requests/s, %.1f output tokens/s, %.1f in flight", f.RequestsPerSecond, f.OutputTokensPerSecond, f.InFlight)
 	if f.CachedTokens > 0 {
-		fmt.Fprintf(b, ", %.1f %% of prompt tokens cached", 100*float64(f.CachedTokens)/float64(f.PromptTokens))
+		fmt.Fprintf(b, ", %.1f %% of prompt tokens cached", 100*f.cached())
 	}
 	fmt.Fprintln(b)
 	if r.Objective != "" {
@@ -114,11 +114,19 @@ func (r *Report) models(b *strings.Builder) {
 	fmt.Fprintln(t, "\nmodel\trequests\tserved\ttokens/s\tTTFT mean\tσ\tp50\tp95\tp99\tITL mean\tp95\tp99\tTPOT mean\tp95\tE2E mean\tp95\tmet\t")
 	for i := range r.ByModel {
 		f := &r.ByModel[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t\n", f.Model, f.Requests, f.Served, f.OutputTokensPerSecond,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.Model, f.Requests, f.Served, f.OutputTokensPerSecond,
 			ms(f.TTFT.Mean), ms(f.TTFT.StdDev), ms(f.TTFT.P50), ms(f.TTFT.P95), ms(f.TTFT.P99), ms(f.ITL.Mean), ms(f.ITL.P95), ms(f.ITL.P99),
-			ms(f.TPOT.Mean), ms(f.TPOT.P95), ms(f.E2E.Mean), ms(f.E2E.P95), 100*f.Met)
+			ms(f.TPOT.Mean), ms(f.TPOT.P95), ms(f.E2E.Mean), ms(f.E2E.P95), r.met(f))
 	}
 	_ = t.Flush()
+}
+
+// met is the share within the objective, where there is one.
+func (r *Report) met(f *Figures) string {
+	if r.Objective == "" {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f%%", 100*f.Met)
 }
 
 // seconds shows the windows as one character each, or fewer in a long run.

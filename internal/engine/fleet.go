@@ -298,19 +298,3 @@ func abandon(conn net.Conn) {
 }
 
 func (c *connections) wait() { c.all.Wait() }
-
-// Quickstart is a small fleet that needs no configuration: two models, each on
-// a slower and a faster engine. The 70B profiles were measured with Llama 3.1;
-// 3.3 has the same shape.
-func Quickstart() []Spec {
-	spec := func(model, profile string) Spec {
-		p, _ := LookupProfile(profile)
-		return Spec{Model: model, Params: p.Params}
-	}
-	return []Spec{
-		spec("llama-3.1-8b", "rtx4090-llama-3.1-8b-bf16"),
-		spec("llama-3.1-8b", "rtxpro6000-llama-3.1-8b-bf16"),
-		spec("llama-3.3-70b", "h200-llama-3.1-70b-fp8-tp1"),
-		spec("llama-3.3-70b", "h100-llama-3.1-70b-fp8-tp4"),
-	}
-}

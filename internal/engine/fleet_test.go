@@ -227,27 +227,3 @@ func TestFleetThatCannotStartLeavesNothing(t *testing.T) {
 		t.Error("the first engine was left running")
 	}
 }
-
-func TestQuickstart(t *testing.T) {
-	specs := Quickstart()
-	speeds := map[string][]StepModel{}
-	for _, s := range specs {
-		speeds[s.Model] = append(speeds[s.Model], s.Params.Step)
-	}
-	if len(specs) != 4 || len(speeds) != 2 {
-		t.Fatalf("%d engines, %d models", len(specs), len(speeds))
-	}
-	for model, steps := range speeds {
-		if len(steps) != 2 || steps[0] == steps[1] {
-			t.Errorf("%s: step models %v, want two", model, steps)
-		}
-	}
-	f := startFleet(t, specs...)
-	for _, url := range f.URLs() {
-		res, err := testClient(t).Get(url + "/v1/models")
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-	}
-}

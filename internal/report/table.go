@@ -33,28 +33,29 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintln(&b, n)
 	}
 	fmt.Fprintln(&b)
-	writeRuns(&b, r.Runs)
+	r.writeRuns(&b)
 	writeDifferences(&b, r.Differences)
 	writeGoodput(&b, r.Goodput)
 	for i := range r.Runs {
-		writeDetail(&b, &r.Runs[i])
+		r.writeDetail(&b, &r.Runs[i])
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func writeRuns(b *strings.Builder, runs []Run) {
-	if len(runs) == 0 {
+func (r *Report) writeRuns(b *strings.Builder) {
+	if len(r.Runs) == 0 {
 		return
 	}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "run\trequests\trefused\tfailed\tTTFT mean\tσ\tp50\tp90\tp95\tp99\tTPOT mean\tp95\tE2E p50\tp95\tmet\tgoodput/s\t")
-	for i := range runs {
-		g := &runs[i].All
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.2f\t\n", runs[i].Name,
+	for i := range r.Runs {
+		g := &r.Runs[i].All
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Runs[i].Name,
 			g.Requests, g.Refused, g.Failed,
 			ms(g.TTFT.Mean), ms(g.TTFT.StdDev), ms(g.TTFT.P50), ms(g.TTFT.P90), ms(g.TTFT.P95), ms(g.TTFT.P99),
-			ms(g.TPOT.Mean), ms(g.TPOT.P95), ms(g.E2E.P50), ms(g.E2E.P95), 100*g.Met, runs[i].Goodput)
+			ms(g.TPOT.Mean), ms(g.TPOT.P95), ms(g.E2E.P50), ms(g.E2E.P95),
+			r.judged("%.1f%%", 100*g.Met), r.judged("%.2f", r.Runs[i].Goodput))
 	}
 	_ = t.Flush() // into memory
 	fmt.Fprintln(b, "times in milliseconds")
@@ -96,37 +97,45 @@ func writeGoodput(b *strings.Builder, gs []Goodput) {
 	_ = t.Flush()
 }
 
-func writeDetail(b *strings.Builder, r *Run) {
-	if len(r.Engines)+len(r.ByModel)+len(r.ByTurn)+len(r.ByRegime) == 0 {
+func (r *Report) writeDetail(b *strings.Builder, run *Run) {
+	if len(run.Engines)+len(run.ByModel)+len(run.ByTurn)+len(run.ByRegime) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n%s\n", r.Name)
+	fmt.Fprintf(b, "\n%s\n", run.Name)
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	if len(r.Engines) > 0 {
+	if len(run.Engines) > 0 {
 		fmt.Fprintln(t, "engine\tshare\tutilisation\tcache hits\tpreemptions\t")
-		for _, e := range r.Engines {
+		for _, e := range run.Engines {
 			fmt.Fprintf(t, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d\t\n", e.Name, 100*e.Share, 100*e.Utilisation, 100*e.CacheHits, e.Preemptions)
 		}
 		_ = t.Flush()
 	}
-	for _, part := range [][]Group{r.ByModel, r.ByTurn, r.ByRegime} {
+	for _, part := range [][]Group{run.ByModel, run.ByTurn, run.ByRegime} {
 		if len(part) == 0 {
 			continue
 		}
 		fmt.Fprintln(t, "\trequests\tTTFT mean\tp50\tp95\tp99\tTPOT p95\tmet\t")
 		for _, g := range part {
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t\n", g.Name, g.Requests,
-				ms(g.TTFT.Mean), ms(g.TTFT.P50), ms(g.TTFT.P95), ms(g.TTFT.P99), ms(g.TPOT.P95), 100*g.Met)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", g.Name, g.Requests,
+				ms(g.TTFT.Mean), ms(g.TTFT.P50), ms(g.TTFT.P95), ms(g.TTFT.P99), ms(g.TPOT.P95), r.judged("%.1f%%", 100*g.Met))
 		}
 		_ = t.Flush()
 	}
-	if len(r.Reasons) > 1 {
+	if len(run.Reasons) > 1 {
 		fmt.Fprint(b, "ends:")
-		for _, k := range keys(r.Reasons) {
-			fmt.Fprintf(b, " %s %d", k, r.Reasons[k])
+		for _, k := range keys(run.Reasons) {
+			fmt.Fprintf(b, " %s %d", k, run.Reasons[k])
 		}
 		fmt.Fprintln(b)
 	}
+}
+
+// judged shows a figure that means something only against an objective.
+func (r *Report) judged(format string, v float64) string {
+	if r.Objective == "" {
+		return "–"
+	}
+	return fmt.Sprintf(format, v)
 }
 
 func keys(m map[string]int) []string {

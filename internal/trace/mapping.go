@@ -78,7 +78,10 @@ func newLottery(among []Weighted) (*lottery, error) {
 
 // pick is the name a number stands for.
 func (l *lottery) pick(n uint64) string {
-	x := float64(n>>11) / (1 << 53) * l.upTo[len(l.upTo)-1]
+	x := share(n) * l.upTo[len(l.upTo)-1]
 	i := sort.Search(len(l.upTo)-1, func(i int) bool { return x < l.upTo[i] })
 	return l.names[i]
 }
+
+// share spreads a number's values evenly over [0, 1).
+func share(n uint64) float64 { return float64(n>>11) / (1 << 53) }

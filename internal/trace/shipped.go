@@ -44,7 +44,7 @@ func CustomerService() Workload {
 		Think:      Size{Median: 20, Spread: 0.8, Min: 2, Max: 300},
 		PerToken:   30 * time.Millisecond,
 		MaxContext: 8192,
-		Stream:     true,
+		Streamed:   1,
 		TTFT:       320 * time.Millisecond,
 		TPOT:       80 * time.Millisecond,
 	}
@@ -70,15 +70,16 @@ func CodeCompletion() Workload {
 		Think:      Size{Median: 3, Spread: 1.2, Max: 120},
 		PerToken:   20 * time.Millisecond,
 		MaxContext: 8192,
-		Stream:     true,
+		Streamed:   1,
 		TTFT:       120 * time.Millisecond,
 		E2E:        300 * time.Millisecond,
 	}
 }
 
 // LiveSummarisation sums up meetings while they go on: every half minute the
-// transcript so far with what was said since, and a short answer wanted whole.
-// It bears being batched.
+// transcript so far with what was said since, and a short answer. Somebody
+// watches half of the meetings, whose answers are streamed; those of the others
+// are wanted whole and bear being batched.
 //
 // Prompts are near Mooncake's conversations (p50 6,909 tokens); answers are
 // short, as an end to end of 1.2 s demands.
@@ -95,6 +96,7 @@ func LiveSummarisation() Workload {
 		Think:      Size{Median: 30, Spread: 0.05},
 		PerToken:   15 * time.Millisecond,
 		MaxContext: 32768,
+		Streamed:   0.5,
 		TTFT:       650 * time.Millisecond,
 		E2E:        1200 * time.Millisecond,
 	}

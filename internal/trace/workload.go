@@ -41,8 +41,11 @@ type Workload struct {
 	// together, which must be given.
 	MaxContext int
 
-	Stream          bool
-	TTFT, TPOT, E2E time.Duration // objectives
+	// Streamed is the share of sessions whose answers are streamed, 0 to 1.
+	Streamed float64
+	// Objectives. TTFT and TPOT are those of streamed answers: nobody sees the
+	// first token of another.
+	TTFT, TPOT, E2E time.Duration
 }
 
 // Size is a log-normal magnitude kept within bounds.
@@ -108,6 +111,9 @@ func (w Workload) crowd(seed uint64) (c *crowd, err error) {
 	if room := float64(w.MaxContext) - w.System.Max - w.Output.Max; !(w.System.Max > 0 && w.Output.Max > 0 && room >= 1) {
 		return nil, fmt.Errorf("context of %d tokens: give System and Output a Max, and MaxContext more than both", w.MaxContext)
 	}
+	if !(w.Streamed >= 0 && w.Streamed <= 1) {
+		return nil, fmt.Errorf("%v of the sessions streamed: give a share from 0 to 1", w.Streamed)
+	}
 	if c.tenants, err = newLottery(w.Tenants); err != nil {
 		return nil, fmt.Errorf("tenants: %w", err)
 	}
@@ -158,7 +164,10 @@ func (c *crowd) begin(n int, at time.Duration) *session {
 	s.next = Request{
 		At: at, Session: fmt.Sprintf("%s-%d-%d", c.Name, c.seed, n),
 		Tenant: c.tenants.pick(mix(id + 1)), Model: c.models.pick(mix(id + 2)),
-		Stream: c.Stream, TTFT: c.TTFT, TPOT: c.TPOT, E2E: c.E2E,
+		Stream: share(mix(id+3)) < c.Streamed, E2E: c.E2E,
+	}
+	if s.next.Stream {
+		s.next.TTFT, s.next.TPOT = c.TTFT, c.TPOT
 	}
 	system := c.system(s.next.Tenant)
 	user, output := c.First.tokens(s.rng), c.Output.tokens(s.rng)

@@ -16,7 +16,8 @@ func TestTurnsExtendTheirSession(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.PromptTokens+r.OutputTokens > w.MaxContext || r.Tenant == "" || r.Stream != w.Stream || r.TTFT != w.TTFT {
+			if r.PromptTokens+r.OutputTokens > w.MaxContext || r.Tenant == "" || r.E2E != w.E2E ||
+				r.Stream && (r.TTFT != w.TTFT || r.TPOT != w.TPOT) || !r.Stream && r.TTFT+r.TPOT != 0 {
 				t.Fatalf("%s: %+v", w.Name, r)
 			}
 			p, ok := former[r.Session]
@@ -25,7 +26,7 @@ func TestTurnsExtendTheirSession(t *testing.T) {
 				continue
 			}
 			extended++
-			if r.Turn != p.Turn+1 || r.At < p.At || r.Tenant != p.Tenant || r.PromptTokens <= p.PromptTokens+p.OutputTokens {
+			if r.Turn != p.Turn+1 || r.At < p.At || r.Tenant != p.Tenant || r.Stream != p.Stream || r.PromptTokens <= p.PromptTokens+p.OutputTokens {
 				t.Fatalf("%s: turn %+v\nafter %+v", w.Name, r, p)
 			}
 			before, now := p.AppendBlocks(nil), r.AppendBlocks(nil)
@@ -57,12 +58,12 @@ func TestSystemPromptIsSharedByTenant(t *testing.T) {
 // TestShippedWorkloads holds them to the figures their comments name.
 func TestShippedWorkloads(t *testing.T) {
 	type figures struct {
-		rate, cv, prompt50, prompt99, output50, output, reuse float64
+		rate, cv, prompt50, prompt99, output50, output, reuse, streamed float64
 	}
 	want := map[string]figures{
-		"customer-service":   {6, 1.05, 1020, 4142, 129, 211, 0.85},
-		"code-completion":    {8, 4, 1469, 7436, 13, 28, 0.9},
-		"live-summarisation": {1, 1, 6909, 28000, 40, 42, 0.85},
+		"customer-service":   {6, 1.05, 1020, 4142, 129, 211, 0.85, 1},
+		"code-completion":    {8, 4, 1469, 7436, 13, 28, 0.9, 1},
+		"live-summarisation": {1, 1, 6909, 28000, 40, 42, 0.85, 0.5},
 	}
 	for _, w := range Workloads() {
 		all := collect(t, w.Source(1).First(10_000))
@@ -74,6 +75,7 @@ func TestShippedWorkloads(t *testing.T) {
 		near(t, w.Name+" prompt p99", float64(quantile(p, 0.99)), f.prompt99, 0.2)
 		near(t, w.Name+" output p50", float64(quantile(o, 0.5)), f.output50, 0.1)
 		near(t, w.Name+" output mean", mean(o), f.output, 0.15)
+		near(t, w.Name+" streamed", streamed(all), f.streamed, 0.1)
 		if hit, looked := sharing(all[:3000]); float64(hit) < f.reuse*float64(looked) {
 			t.Errorf("%s: %d of %d blocks of the prompts were seen before", w.Name, hit, looked)
 		}
@@ -114,11 +116,12 @@ func TestShippedByName(t *testing.T) {
 
 func TestUnsoundWorkloads(t *testing.T) {
 	for name, spoil := range map[string]func(*Workload){
-		"rate":    func(w *Workload) { w.Rate = math.NaN() },
-		"turns":   func(w *Workload) { w.Turns = 0.5 },
-		"context": func(w *Workload) { w.MaxContext = 100 },
-		"tenants": func(w *Workload) { w.Tenants = []Weighted{{"a", -1}} },
-		"models":  func(w *Workload) { w.Models = []Weighted{{"a", 0}} },
+		"rate":     func(w *Workload) { w.Rate = math.NaN() },
+		"turns":    func(w *Workload) { w.Turns = 0.5 },
+		"context":  func(w *Workload) { w.MaxContext = 100 },
+		"streamed": func(w *Workload) { w.Streamed = 2 },
+		"tenants":  func(w *Workload) { w.Tenants = []Weighted{{"a", -1}} },
+		"models":   func(w *Workload) { w.Models = []Weighted{{"a", 0}} },
 	} {
 		w := CustomerService()
 		spoil(&w)
@@ -148,6 +151,16 @@ func sharing(all []Request) (hit, looked int) {
 		}
 	}
 	return hit, looked
+}
+
+func streamed(all []Request) float64 {
+	n := 0.0
+	for _, r := range all {
+		if r.Stream {
+			n++
+		}
+	}
+	return n / float64(len(all))
 }
 
 func BenchmarkCustomerService(b *testing.B) {

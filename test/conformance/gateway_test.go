@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/internal/fakellm"
+	"github.com/firsttoken/firsttoken/internal/fleet"
 )
 
 // patience bounds every wait for another process; nothing is measured by it.
@@ -167,18 +167,18 @@ func (g *gateway) access(model string) []accessLine {
 // simulatedFleet is the fleet of the quick start, much faster, as pools.
 func simulatedFleet(t testing.TB) []pool {
 	t.Helper()
-	specs := engine.Quickstart()
-	for i := range specs {
-		specs[i].Speed = 20
-	}
-	fleet, err := engine.StartFleet(t.Context(), specs, nil)
+	quickstart, err := fleet.Shipped("quickstart")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(fleet.Stop)
+	running, err := quickstart.Start(t.Context(), 20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(running.Stop)
 	var pools []pool
-	for i, e := range fleet.Engines() {
-		model := specs[i].Model
+	for _, e := range running.Engines() {
+		model := e.Spec().Model
 		at := slices.IndexFunc(pools, func(p pool) bool { return p.model == model })
 		if at < 0 {
 			at = len(pools)

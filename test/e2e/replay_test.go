@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/firsttoken/firsttoken/internal/engine"
+	"github.com/firsttoken/firsttoken/internal/fleet"
 	"github.com/firsttoken/firsttoken/test/e2e/live"
 )
 
@@ -75,16 +76,16 @@ func TestTraceReplay(t *testing.T) {
 
 // startFleet starts the quickstart's engines, sped up.
 func startFleet(t *testing.T) *engine.Fleet {
-	specs := engine.Quickstart()
-	for i := range specs {
-		specs[i].Speed = speed
-	}
-	fleet, err := engine.StartFleet(context.Background(), specs, nil)
+	quickstart, err := fleet.Shipped("quickstart")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(fleet.Stop)
-	return fleet
+	engines, err := engine.StartFleet(context.Background(), quickstart.Specs(speed), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engines.Stop)
+	return engines
 }
 
 // fleetConfig is the quickstart's: every setting is the default.
