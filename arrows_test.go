@@ -27,9 +27,9 @@ var arrows = map[string][]string{
 	"internal/engine/calibrate": {"internal/engine"},
 	"internal/fleet":            {"deploy/fleets", "internal/config", "internal/engine"},
 	"internal/monitor":          {"pkg/backends"},
-	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/router"},
+	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/predictor", "pkg/router"},
 	"internal/telemetry":        {"pkg/backends"},
-	"pkg/router":                {"pkg/backends"},
+	"pkg/router":                {"pkg/backends", "pkg/predictor"},
 }
 
 type listed struct {

@@ -1,31 +1,35 @@
 package engine
 
+import "math/bits"
+
 // BlockTokens is the number of tokens in one block of the KV cache.
 const BlockTokens = 16
 
 // blockPool is the paged KV cache. A block is held by one or more sequences
 // (ref > 0) or idle; idle blocks wait in one queue, least recently used first,
 // and keep what was computed in them until they are taken again. Nothing here
-// allocates after newBlockPool, the index aside.
+// allocates after newBlockPool, and a copy is a few flat ones.
 type blockPool struct {
-	ref   []int32
-	hash  []uint64 // content of the block, 0 = not to be found again
-	prev  []int32  // idle queue; the last element is its sentinel
-	next  []int32
-	index map[uint64]int32
+	ref  []int32
+	hash []uint64 // content of the block, 0 = not to be found again
+	prev []int32  // idle queue; the last element is its sentinel
+	next []int32
+	// index finds blocks by their hash: block + 1, or 0 where nothing is. It is
+	// open addressing with linear probing, never more than half full.
+	index []int32
 	idle  int
 	// changed says that room or cached content may have appeared since it was
 	// last cleared.
 	changed bool
 }
 
-func newBlockPool(n int) *blockPool {
-	p := &blockPool{
+func newBlockPool(n int) blockPool {
+	p := blockPool{
 		ref:   make([]int32, n),
 		hash:  make([]uint64, n),
 		prev:  make([]int32, n+1),
 		next:  make([]int32, n+1),
-		index: make(map[uint64]int32),
+		index: make([]int32, 2<<bits.Len(uint(n))),
 	}
 	p.prev[n], p.next[n] = int32(n), int32(n)
 	for b := range int32(n) {
@@ -44,7 +48,7 @@ func blocksFor(tokens int) int { return (tokens + BlockTokens - 1) / BlockTokens
 // blocks. It gives the number of blocks found and how many of them are idle.
 func (p *blockPool) match(hashes []uint64, limit int) (found, idle int) {
 	for _, h := range hashes[:min(limit, len(hashes))] {
-		b, ok := p.index[h]
+		b, ok := p.find(h)
 		if !ok {
 			break
 		}
@@ -59,7 +63,7 @@ func (p *blockPool) match(hashes []uint64, limit int) (found, idle int) {
 // share appends the cached blocks of these hashes to held. Each must be there.
 func (p *blockPool) share(held []int32, hashes []uint64) []int32 {
 	for _, h := range hashes {
-		b := p.index[h]
+		b, _ := p.find(h)
 		if p.ref[b] == 0 {
 			p.dequeue(b)
 		}
@@ -89,20 +93,62 @@ func (p *blockPool) grow(held []int32, tokens int) (_ []int32, ok bool) {
 // remember makes a block findable by the hash of its content. The first block
 // with that content stays the one to be found.
 func (p *blockPool) remember(b int32, h uint64) {
-	if _, dup := p.index[h]; dup || h == 0 {
+	if _, dup := p.find(h); dup || h == 0 {
 		return
 	}
 	p.forget(b)
 	p.hash[b] = h
-	p.index[h] = b
+	p.index[p.probe(h)] = b + 1
 	p.changed = true
 }
 
+// forget makes a block unfindable.
 func (p *blockPool) forget(b int32) {
-	if p.hash[b] != 0 {
-		delete(p.index, p.hash[b])
-		p.hash[b] = 0
+	if p.hash[b] == 0 {
+		return
 	}
+	p.close(p.probe(p.hash[b]))
+	p.hash[b] = 0
+}
+
+// find gives the block with that content.
+func (p *blockPool) find(h uint64) (b int32, ok bool) {
+	b = p.index[p.probe(h)] - 1
+	return b, b >= 0
+}
+
+// probe gives the place in the index where the hash is or would be.
+func (p *blockPool) probe(h uint64) int {
+	mask := len(p.index) - 1
+	i := int(h) & mask
+	for p.index[i] != 0 && p.hash[p.index[i]-1] != h {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+// close empties a place of the index and moves what follows up, so that no
+// probe ends too early.
+func (p *blockPool) close(i int) {
+	mask := len(p.index) - 1
+	for j := (i + 1) & mask; p.index[j] != 0; j = (j + 1) & mask {
+		home := int(p.hash[p.index[j]-1]) & mask
+		if (j-home)&mask >= (j-i)&mask {
+			p.index[i], i = p.index[j], j
+		}
+	}
+	p.index[i] = 0
+}
+
+// copyInto makes dst the same as p, in the room that dst has.
+func (p *blockPool) copyInto(dst *blockPool) {
+	room := *dst
+	*dst = *p
+	dst.ref = append(room.ref[:0], p.ref...)
+	dst.hash = append(room.hash[:0], p.hash...)
+	dst.prev = append(room.prev[:0], p.prev...)
+	dst.next = append(room.next[:0], p.next...)
+	dst.index = append(room.index[:0], p.index...)
 }
 
 // release gives blocks back. The end of a sequence is queued before its start,

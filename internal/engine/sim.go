@@ -29,10 +29,11 @@ var ErrEmpty = errors.New("request has no prompt tokens")
 //
 // A Sim is not safe for concurrent use.
 type Sim struct {
-	p   Params
-	rng *rand.Rand
-	kv  *blockPool
-	now time.Duration
+	p     Params
+	draws rand.PCG
+	rng   *rand.Rand // over draws
+	kv    blockPool
+	now   time.Duration
 
 	seqs    []seq // every sequence, by slot
 	spare   []int32
@@ -50,8 +51,12 @@ type Sim struct {
 	warmed  [classes]int // requests seen by class of prompt length
 
 	events []Event
-	handed bool // the caller has seen events
-	stats  Stats
+	steps  []Emission // of the Stepped events in events
+	told   int        // emissions of events that are gone
+	handed bool       // the caller has seen events
+
+	stepped int // place of the Stepped event of the step being finished
+	stats   Stats
 }
 
 // ID names a sequence of one Sim. It is not used again after its end.
@@ -70,7 +75,8 @@ type Request struct {
 	// start. They may go on into the output, which makes the finished answer a
 	// prefix that a next turn hits. Not to be changed before the end.
 	Hashes []uint64
-	// Quiet leaves the events of the tokens after the first out.
+	// Quiet leaves the events of the tokens after the first to one Stepped for
+	// the whole step.
 	Quiet bool
 }
 
@@ -79,13 +85,16 @@ type EventKind uint8
 
 // The life of a sequence: scheduled, first token, tokens, finished. A preempted
 // one is scheduled again and goes on where it was. With speculative decoding
-// one Token event may stand for several tokens.
+// one Token event may stand for several tokens. Stepped is about no sequence but
+// about a step in which quiet ones got tokens after their first; it comes before
+// the ends of those.
 const (
 	Scheduled EventKind = iota + 1
 	Preempted
 	FirstToken
 	Token
 	Finished
+	Stepped
 )
 
 // Event is something that happened to one sequence at an exact time.
@@ -94,8 +103,17 @@ type Event struct {
 	ID     ID
 	Ref    int
 	Kind   EventKind
-	Tokens int // generated so far, with this one
+	Tokens int // generated so far, with this one; Stepped: how many sequences got some
 	Cached int // Scheduled: prompt tokens found in the prefix cache
+
+	from int // Stepped: its first emission, counted from the engine's first
+}
+
+// Emission is what a step gave to one quiet sequence.
+type Emission struct {
+	ID     ID
+	Ref    int
+	Tokens int // generated so far
 }
 
 // Stats are the counters and gauges of an engine as of the last call.
@@ -150,14 +168,16 @@ func New(p Params, seed uint64) (*Sim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine parameters: %w", err)
 	}
-	return &Sim{
+	s := &Sim{
 		p:       p,
-		rng:     rand.New(rand.NewPCG(seed, mix(seed))),
+		draws:   *rand.NewPCG(seed, mix(seed)),
 		kv:      newBlockPool(p.KVBlocks),
 		slow:    1,
 		waiting: queue{first: none, last: none},
 		running: make([]int32, 0, p.MaxSeqs),
-	}, nil
+	}
+	s.rng = rand.New(&s.draws)
+	return s, nil
 }
 
 // Params gives the parameters with their defaults filled in.
@@ -181,6 +201,62 @@ func (s *Sim) Slow(now time.Duration, factor float64) {
 	if factor > 0 && !math.IsInf(factor, 0) {
 		s.slow = factor
 	}
+}
+
+// Quieten takes the noise out of all steps from now on, and out of the rest of
+// the one under way: it ends when its load says, or at once if that has passed.
+func (s *Sim) Quieten(now time.Duration) {
+	s.run(now)
+	s.p.Noise = 0
+	if s.busy {
+		s.stepEnd = max(s.stepAt+s.expected(), s.now)
+	}
+}
+
+// expected is how long the step under way takes without noise.
+func (s *Sim) expected() time.Duration {
+	ns := s.p.Step.time(&s.load)*s.slow + float64(s.stall)
+	return max(time.Duration(math.Round(ns)), 1)
+}
+
+// Clone is a copy that goes its own way from here: the same calls give the same
+// events in both. Events not yet taken are left out.
+func (s *Sim) Clone() *Sim {
+	dst := &Sim{}
+	s.CloneInto(dst)
+	return dst
+}
+
+// CloneInto makes dst, which may be the zero value, what Clone would give. It
+// uses dst's room again, so once that is large enough nothing is allocated. The
+// requests' Hashes are shared.
+func (s *Sim) CloneInto(dst *Sim) {
+	room := *dst
+	*dst = *s
+	if dst.rng = room.rng; dst.rng == nil {
+		dst.rng = rand.New(&dst.draws)
+	}
+	dst.kv = room.kv
+	s.kv.copyInto(&dst.kv)
+	dst.seqs = room.seqs[:0]
+	for i := range s.seqs {
+		dst.seqs = appendSeq(dst.seqs, &s.seqs[i])
+	}
+	dst.spare = append(room.spare[:0], s.spare...)
+	dst.running = append(room.running[:0], s.running...)
+	dst.told += len(s.steps)
+	dst.events, dst.steps, dst.handed = room.events[:0], room.steps[:0], true
+}
+
+// appendSeq appends a copy of q, in the room for blocks that is there.
+func appendSeq(seqs []seq, q *seq) []seq {
+	var blocks []int32
+	if n := len(seqs); n < cap(seqs) {
+		blocks = seqs[:n+1][n].blocks
+	}
+	seqs = append(seqs, *q)
+	seqs[len(seqs)-1].blocks = append(blocks[:0], q.blocks...)
+	return seqs
 }
 
 // Submit lets a request arrive. It fails with ErrTooLong, ErrEmpty, or
@@ -252,6 +328,16 @@ func (s *Sim) Advance(now time.Duration) []Event {
 	return s.events
 }
 
+// Emitted lists what a Stepped event is about. The slice is valid as long as the
+// event's.
+func (s *Sim) Emitted(e Event) []Emission {
+	from := e.from - s.told
+	if e.Kind != Stepped || from < 0 || from+e.Tokens > len(s.steps) {
+		return nil
+	}
+	return s.steps[from : from+e.Tokens]
+}
+
 // Stats gives the state as of the last call.
 func (s *Sim) Stats() Stats {
 	st := s.stats
@@ -263,7 +349,8 @@ func (s *Sim) Stats() Stats {
 // run does everything due up to now.
 func (s *Sim) run(now time.Duration) {
 	if s.handed {
-		s.events, s.handed = s.events[:0], false
+		s.told += len(s.steps)
+		s.events, s.steps, s.handed = s.events[:0], s.steps[:0], false
 	}
 	s.now = max(s.now, now)
 	for {
@@ -461,6 +548,7 @@ func (s *Sim) finishStep() {
 	s.stats.Steps++
 	s.stats.Busy += s.stepEnd - s.stepAt
 	s.stats.ComputedTokens += s.load.prefill
+	s.stepped = none
 	kept := s.running[:0]
 	for _, slot := range s.running {
 		q := &s.seqs[slot]
@@ -509,7 +597,9 @@ func (s *Sim) produce(q *seq, slot int32, guessed int) (finished bool) {
 		s.stats.GeneratedTokens++
 		if q.output == 1 {
 			s.emit(s.stepEnd, slot, FirstToken, 0)
-		} else if !q.Quiet {
+		} else if q.Quiet {
+			s.tell(q, slot)
+		} else {
 			s.emit(s.stepEnd, slot, Token, 0)
 		}
 	}
@@ -524,6 +614,16 @@ func (s *Sim) produce(q *seq, slot int32, guessed int) (finished bool) {
 func (s *Sim) emit(at time.Duration, slot int32, kind EventKind, cached int) {
 	q := &s.seqs[slot]
 	s.events = append(s.events, Event{At: at, ID: q.id(slot), Ref: q.Ref, Kind: kind, Tokens: q.output, Cached: cached})
+}
+
+// tell notes a quiet sequence's tokens in the step's one event.
+func (s *Sim) tell(q *seq, slot int32) {
+	if s.stepped == none {
+		s.stepped = len(s.events)
+		s.events = append(s.events, Event{At: s.stepEnd, Kind: Stepped, from: s.told + len(s.steps)})
+	}
+	s.steps = append(s.steps, Emission{ID: q.id(slot), Ref: q.Ref, Tokens: q.output})
+	s.events[s.stepped].Tokens++
 }
 
 // slot finds a place for a new sequence.

@@ -89,9 +89,11 @@ func TestStepTimes(t *testing.T) {
 			want:     []want{{5, Scheduled, 0, 0}, {35, Finished, 0, 0}},
 		},
 		{
-			name:     "quiet: only the first token is told",
+			name:     "quiet: after the first token steps are told",
 			requests: []Request{{PromptTokens: 20, OutputTokens: 3, Quiet: true}},
-			want:     []want{{5, Scheduled, 0, 0}, {35, FirstToken, 0, 1}, {59, Finished, 0, 3}},
+			want: []want{
+				{5, Scheduled, 0, 0}, {35, FirstToken, 0, 1}, {47, Stepped, 0, 1}, {59, Stepped, 0, 1}, {59, Finished, 0, 3},
+			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -394,13 +396,32 @@ func checkBlocks(t *testing.T, s *Sim) {
 	if idle != s.kv.idle || s.kv.used()+idle != s.kv.total() {
 		t.Fatalf("%d used, %d idle (counted %d), %d in all", s.kv.used(), s.kv.idle, idle, s.kv.total())
 	}
-	for h, b := range s.kv.index {
-		if s.kv.hash[b] != h {
-			t.Fatalf("block %d is indexed by %x and holds %x", b, h, s.kv.hash[b])
-		}
-	}
+	checkIndex(t, &s.kv)
 	if len(s.running) > s.p.MaxSeqs {
 		t.Fatalf("%d sequences run, cap %d", len(s.running), s.p.MaxSeqs)
+	}
+}
+
+// checkIndex wants every block that holds something found, and nothing else.
+func checkIndex(t *testing.T, p *blockPool) {
+	t.Helper()
+	holding, indexed := 0, 0
+	for b, h := range p.hash {
+		if h == 0 {
+			continue
+		}
+		holding++
+		if got, ok := p.find(h); !ok || got != int32(b) {
+			t.Fatalf("block %d holds %x, which is found in %d (%v)", b, h, got, ok)
+		}
+	}
+	for _, b := range p.index {
+		if b != 0 {
+			indexed++
+		}
+	}
+	if holding != indexed {
+		t.Fatalf("%d blocks hold something, %d are indexed", holding, indexed)
 	}
 }
 
@@ -469,6 +490,123 @@ func TestLawSameSeedSameEvents(t *testing.T) {
 	}
 	if reflect.DeepEqual(run(1), run(2)) {
 		t.Error("another seed gave the same events")
+	}
+}
+
+// Steps tell of quiet sequences what their tokens would have told, before their
+// ends.
+func TestLawStepsTellTheTokens(t *testing.T) {
+	p := cramped()
+	p.Speculative = Speculative{DraftTokens: 3, Acceptance: 0.5}
+	type token struct {
+		at        time.Duration
+		ref, upTo int
+	}
+	for seed := range uint64(40) {
+		script := randomScript(seed)
+		var loud []token
+		events, _ := play(t, newSim(t, p), script, noExtra, func() {})
+		for _, e := range events {
+			if e.Kind == Token {
+				loud = append(loud, token{e.At, e.Ref, e.Tokens})
+			}
+		}
+		for i := range script {
+			script[i].req.Quiet = true
+		}
+		var told []token
+		s := newSim(t, p)
+		ended := map[int]bool{}
+		takeAll(t, s, script, func(e Event) {
+			ended[e.Ref] = ended[e.Ref] || e.Kind == Finished
+			for _, m := range s.Emitted(e) {
+				if ended[m.Ref] {
+					t.Fatalf("seed %d: request %d gets a token after its end", seed, m.Ref)
+				}
+				told = append(told, token{e.At, m.Ref, m.Tokens})
+			}
+		})
+		if !slices.Equal(told, loud) {
+			t.Fatalf("seed %d: steps tell\n%v, tokens\n%v", seed, told, loud)
+		}
+	}
+}
+
+// takeAll plays a script and sees each event while it is valid.
+func takeAll(t testing.TB, s *Sim, script []action, see func(Event)) {
+	t.Helper()
+	var ids []ID
+	for _, a := range script {
+		for _, e := range s.Advance(a.at) {
+			see(e)
+		}
+		if a.cancel < 0 {
+			ids = append(ids, submit(t, s, a.at, a.req))
+		} else {
+			s.Cancel(a.at, ids[a.cancel])
+		}
+		for _, e := range s.Advance(a.at) {
+			see(e)
+		}
+	}
+	for at, ok := s.NextEvent(); ok; at, ok = s.NextEvent() {
+		for _, e := range s.Advance(at) {
+			see(e)
+		}
+	}
+}
+
+// A clone goes on as the engine it was made of, whatever the room was used for,
+// and neither disturbs the other.
+func TestLawCloneGoesOnTheSame(t *testing.T) {
+	p := cramped()
+	p.Noise = 0.2
+	p.Speculative = Speculative{DraftTokens: 3, Acceptance: 0.5}
+	p.Cold = Cold{Tables: ms(42), Cache: ms(3), Requests: 2}
+	var room Sim
+	for seed := range uint64(40) {
+		script := randomScript(seed)
+		cut := len(script) / 2
+		s := newSim(t, p)
+		for _, a := range script[:cut] {
+			if a.cancel < 0 {
+				submit(t, s, a.at, a.req)
+			}
+		}
+		s.CloneInto(&room)
+		fresh := s.Clone()
+		rest := func(s *Sim) []Event {
+			for _, a := range script[cut:] {
+				if a.cancel < 0 {
+					submit(t, s, a.at, a.req)
+				}
+			}
+			return drain(s)
+		}
+		reused := rest(&room)
+		checkIndex(t, &room.kv)
+		if got := rest(fresh); !slices.Equal(got, reused) {
+			t.Fatalf("seed %d: a fresh clone and one in used room differ", seed)
+		}
+		s.Advance(s.now) // a clone leaves these out
+		if want := rest(s); !slices.Equal(reused, want) {
+			t.Fatalf("seed %d: the clone's events\n%v\nwant\n%v", seed, reused, want)
+		}
+	}
+}
+
+// BenchmarkClone copies a full engine into room that is there.
+func BenchmarkClone(b *testing.B) {
+	p, _ := LookupProfile("h100-llama-3.1-70b-fp8-tp4")
+	s := newSim(b, p.Params)
+	for i := range 64 {
+		submit(b, s, 0, Request{Ref: i, PromptTokens: 4096, OutputTokens: 200, Hashes: family(i, 256, 0, i)})
+	}
+	s.Advance(time.Second)
+	var room Sim
+	b.ReportAllocs()
+	for b.Loop() {
+		s.CloneInto(&room)
 	}
 }
 

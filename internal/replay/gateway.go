@@ -8,6 +8,7 @@ import (
 
 	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
@@ -42,6 +43,7 @@ func newGateway(c Config, g int) (*gateway, error) {
 		}
 		members[e.Model] = append(members[e.Model], i)
 	}
+	fleet := predictor.NewFleet(nil)
 	var specs []backends.PoolSpec
 	for _, m := range models {
 		ps := backends.PoolSpec{Model: m}
@@ -65,6 +67,25 @@ func newGateway(c Config, g int) (*gateway, error) {
 			gate.targets[i] = pool.Backends[j]
 			gate.engine[pool.Backends[j]] = i
 		}
+		if c.Predict != nil {
+			gate.routers[models[k]].Foresee(c.Predict.foresight(fleet, pool, members[models[k]]))
+		}
 	}
 	return gate, nil
+}
+
+// foresight sets one pool's predictor up.
+func (p *Predict) foresight(fleet *predictor.Fleet, pool *backends.Pool, engines []int) router.Foresight {
+	f := router.Foresight{Pool: fleet.Pool(pool.Model, p.Rules)}
+	if p.Model != nil {
+		f.Pool.SetModel(p.Model)
+	}
+	for j, b := range pool.Backends {
+		var prior *predictor.Speed
+		if p.Prior != nil {
+			prior = p.Prior(engines[j])
+		}
+		f.Instances = append(f.Instances, fleet.Instance(b.URL.String(), prior))
+	}
+	return f
 }

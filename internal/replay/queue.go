@@ -10,6 +10,7 @@ const (
 	dispatch                // an attempt reaches its engine
 	wake                    // an engine has something to tell
 	tokenSeen               // a gateway sees an attempt's first token
+	stepSeen                // gateways see the further tokens of an engine's step
 	endSeen                 // a gateway sees an attempt's end
 	lostSeen                // a gateway sees that an attempt's engine is gone
 	refusalSeen             // a gateway sees that an engine won't ever serve it

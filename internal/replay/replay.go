@@ -7,6 +7,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/report"
 	"github.com/firsttoken/firsttoken/internal/trace"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 )
 
 // Engine is one engine of the fleet.
@@ -29,6 +30,8 @@ type Config struct {
 	Health   backends.HealthRules
 	Seed     uint64
 	Faults   []Fault
+	Tokens   bool     // gateways see every token of a stream; else its first and its end only
+	Predict  *Predict // what gateways predict with; nil: nothing. It makes Tokens true
 	// Stop ends the replay when it returns true; asked every few thousand events.
 	Stop func() bool
 }
@@ -50,21 +53,32 @@ func (c Config) withDefaults() Config {
 	if c.Attempts == 0 {
 		c.Attempts = 3
 	}
+	c.Tokens = c.Tokens || c.Predict != nil
 	c.Health.BreakerFailures = 0 // the breaker's library reads the wall clock
 	return c
+}
+
+// Predict is how gateways predict.
+type Predict struct {
+	Rules  predictor.Rules
+	Model  predictor.Model                   // may be nil
+	Prior  func(engine int) *predictor.Speed // what they know of an engine's speed; nil, or nil of an engine: nothing
+	Oracle bool                              // Outcome.Oracle is to be found out; slow
 }
 
 // Outcome is what became of one request.
 type Outcome struct {
 	Index    int // in the trace
 	Request  trace.Request
-	Engine   int           // that served it; -1: none
-	Attempts int           // made
-	Cached   int           // prompt tokens found in the engine's prefix cache
-	TTFT     time.Duration // accepted to first token; 0 if there was none, or if the answer was no stream
-	E2E      time.Duration // accepted to the end
-	Reason   string        // OK, or why not
-	Busy     int           // requests in flight on the engine when this one was sent, itself left out; -1: it was sent to none
+	Engine   int               // that served it; -1: none
+	Attempts int               // made
+	Cached   int               // prompt tokens found in the engine's prefix cache
+	TTFT     time.Duration     // accepted to first token; 0 if there was none, or if the answer was no stream
+	E2E      time.Duration     // accepted to the end
+	Reason   string            // OK, or why not
+	Oracle   time.Duration     // TTFT of the last attempt as an oracle foresaw it when it was sent; 0: not asked for
+	Foreseen *predictor.Sample // what the gateway foresaw of the last attempt; nil: nothing
+	Busy     int               // requests in flight on the engine when this one was sent, itself left out; -1: it was sent to none
 }
 
 // The reasons for which a request ends.

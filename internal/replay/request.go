@@ -37,7 +37,7 @@ func (w *world) arrive() {
 		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1},
 		gate:    w.gates[w.count%len(w.gates)],
 		ask: router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens,
-			Stream: r.Stream, Session: r.Session, Blocks: blocks},
+			Stream: r.Stream, Turn: r.Turn, Session: r.Session, Blocks: blocks},
 		live:    true,
 		tried:   f.tried[:0],
 		hashes:  hashes,
@@ -97,6 +97,10 @@ func (w *world) try(slot int) {
 	f.engine = f.gate.engine[b]
 	f.outcome.Attempts++
 	f.outcome.Busy = b.Load(w.clock()).InFlight - 1
+	f.outcome.Foreseen = lease.Sample()
+	if w.Predict != nil && w.Predict.Oracle {
+		f.outcome.Oracle = w.oracle.firstToken(w.engines[f.engine], w.now, f.request(slot))
+	}
 	w.queue.push(w.now+w.Network, dispatch, slot, int(f.attempt))
 }
 
@@ -124,10 +128,7 @@ func (w *world) dispatch(slot int, attempt int32) {
 		w.queue.push(w.now+w.Network, rejectSeen, slot, int(f.attempt))
 		return
 	}
-	r := &f.outcome.Request
-	id, err := n.sim.Submit(w.now, engine.Request{
-		Ref: slot, PromptTokens: r.PromptTokens, OutputTokens: r.OutputTokens, Hashes: f.hashes, Quiet: true,
-	})
+	id, err := n.sim.Submit(w.now, f.request(slot))
 	switch {
 	case errors.Is(err, engine.ErrStarting):
 		w.queue.push(w.now+w.Network, lostSeen, slot, int(f.attempt))
@@ -139,6 +140,20 @@ func (w *world) dispatch(slot int, attempt int32) {
 	n.slots[id] = slot
 	w.collect(f.engine)
 }
+
+// request is what the flight in that slot asks an engine for.
+func (f *flight) request(slot int) engine.Request {
+	r := &f.outcome.Request
+	return engine.Request{
+		Ref: refOf(slot, f.attempt), PromptTokens: r.PromptTokens, OutputTokens: r.OutputTokens, Hashes: f.hashes, Quiet: true,
+	}
+}
+
+// refOf names an attempt to its engine.
+func refOf(slot int, attempt int32) int { return slot<<32 | int(attempt) }
+
+// attemptOf is the other way round.
+func attemptOf(ref int) (slot int, attempt int32) { return ref >> 32, int32(ref) }
 
 // wake lets an engine go on to the present.
 func (w *world) wake(i int) {
@@ -154,6 +169,10 @@ func (w *world) wake(i int) {
 func (w *world) collect(i int) {
 	n := w.engines[i]
 	for _, e := range n.sim.Advance(w.now) {
+		if e.Kind == engine.Stepped {
+			w.passOn(i, e)
+			continue
+		}
 		slot, ok := n.slots[e.ID]
 		if !ok {
 			continue

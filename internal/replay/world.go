@@ -28,6 +28,7 @@ type world struct {
 	count   int           // requests arrived
 	under   int           // requests under way
 	ended   bool          // the trace is
+	oracle  oracle
 }
 
 // node is one engine.
@@ -40,6 +41,7 @@ type node struct {
 	slots  map[engine.ID]int
 	faults map[engine.FaultKind]engine.Fault // that last
 	told   engine.Stats                      // by its metrics
+	steps  emissions
 }
 
 func (n *node) total() engine.Stats {
@@ -54,6 +56,7 @@ func (n *node) up(now time.Duration) bool { return n.sim != nil && now >= n.sim.
 
 func newWorld(c Config, sink func(*Outcome)) (*world, error) {
 	w := &world{Config: c, sink: sink, rng: rand.New(rand.NewPCG(c.Seed, 0x5e9ee7))}
+	w.oracle.w = w
 	if len(c.Engines) == 0 || c.Gateways < 1 {
 		return nil, errors.New("replay: the fleet has no engines, or no gateway")
 	}
@@ -143,6 +146,8 @@ func (w *world) handle(e event) {
 		w.wake(int(e.a))
 	case tokenSeen:
 		w.tokenSeen(int(e.a), e.b)
+	case stepSeen:
+		w.stepSeen(int(e.a), int(e.b))
 	case endSeen:
 		w.endSeen(int(e.a), e.b)
 	case lostSeen:

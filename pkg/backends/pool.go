@@ -31,6 +31,10 @@ type Candidate struct {
 	Cached  int      // prompt tokens of this request that the engine's prefix cache should hold
 	Weight  float64  // capacity, reduced during slow start; > 0
 	Signals *Signals // never nil; not to be changed
+
+	// What the router's predictor expects; 0 where nothing is predicted.
+	P50, P95 time.Duration // of the time to first token
+	TPOT     time.Duration // between tokens, with this request decoding as well
 }
 
 // ErrNoBackend says that no backend of the pool may be given work.
@@ -65,6 +69,7 @@ type Claim struct {
 
 	pool    *Pool
 	work    Work
+	hold    hold // guarded by the backend's mu
 	begun   time.Time
 	epoch   int
 	breaker func(error)
@@ -167,10 +172,11 @@ func (p *Pool) take(now time.Time, w Work, b *Backend, probe bool) *Claim {
 		return nil
 	}
 	w.uncached = w.PromptTokens - b.cache.tokens(w)
-	b.cache.insert(w.Blocks)
 	b.load.begin(w)
 	b.health.probing = b.health.probing || probe
-	return &Claim{Backend: b, Probe: probe, pool: p, work: w, begun: now, epoch: b.health.epoch, breaker: done}
+	return &Claim{
+		Backend: b, Probe: probe, pool: p, work: w, hold: b.cache.begin(w), begun: now, epoch: b.health.epoch, breaker: done,
+	}
 }
 
 func contains(list []*Backend, b *Backend) bool {
@@ -187,6 +193,10 @@ func (b *Backend) full() bool {
 	return b.MaxInFlight > 0 && b.load.inFlight >= b.MaxInFlight
 }
 
+// Uncached is how many of the prompt's tokens the engine has to compute, as
+// far as known.
+func (c *Claim) Uncached() int { return c.work.uncached }
+
 // FirstToken gives the prefill share back and teaches the backend's TTFT
 // (attempt sent to first token). Only the first call counts, and none after
 // End.
@@ -202,7 +212,31 @@ func (c *Claim) FirstToken(now time.Time) {
 	b.load.firstToken(c.work)
 	b.load.ttft.observe(now, ttft)
 	b.load.prefillRate.observe(ttft, c.work.uncached)
+	b.cache.answering(&c.hold)
 	c.decide(now)
+}
+
+// Cached tells how many of the prompt's tokens, by the count of
+// Work.PromptTokens, the engine says it found in its cache. It counts before
+// End, and once.
+func (c *Claim) Cached(tokens int) {
+	b := c.Backend
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !c.ended {
+		b.cache.correct(&c.hold, tokens)
+	}
+}
+
+// Output tells how many tokens the answer has by now, as often as is known. It
+// counts before End.
+func (c *Claim) Output(tokens int) {
+	b := c.Backend
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !c.ended {
+		b.cache.answer(&c.hold, tokens)
+	}
 }
 
 // decide lets a first token answer for the whole attempt where one attempt is
@@ -247,6 +281,7 @@ func (c *Claim) settle(now time.Time, o Outcome) (reason string, wanted bool) {
 	}
 	c.ended = true
 	b.load.end(now, c.work, c.sawToken, o.ClientLeft, c.begun)
+	b.cache.end(&c.hold, !c.sawToken && (o.Class == Fault || o.Class == Overloaded))
 	if c.breaker != nil {
 		c.breaker(verdict(o.Class))
 	}

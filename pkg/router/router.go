@@ -1,9 +1,11 @@
 package router
 
 import (
+	"math"
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 )
 
 // Request is what a choice may depend on.
@@ -12,6 +14,7 @@ type Request struct {
 	PromptTokens int // estimate, >= 0
 	MaxTokens    int // tokens the client allows; 0 if it did not say
 	Stream       bool
+	Turn         int    // user messages of the conversation; 0 if unknown
 	Session      string // key of the conversation or user; may be empty
 
 	// Blocks are chained hashes of the prompt's blocks of
@@ -25,6 +28,27 @@ type Router struct {
 	pool   *backends.Pool
 	policy Policy
 	name   string // of the policy, as the configuration spells it
+
+	foresight *Foresight // nil: nothing is predicted
+	places    map[*backends.Backend]int
+	foresees  bool // the policy wants every candidate's prediction
+}
+
+// Foresight is what a router predicts with: the pool's estimators and an
+// instance for each of the pool's backends, in their order.
+type Foresight struct {
+	Pool      *predictor.Pool
+	Instances []*predictor.Instance
+}
+
+// Foresee makes the router predict. It is to be called before the first Claim.
+func (r *Router) Foresee(f Foresight) {
+	r.foresight = &f
+	_, r.foresees = r.policy.(interface{ foresees() })
+	r.places = make(map[*backends.Backend]int, len(r.pool.Backends))
+	for i, b := range r.pool.Backends {
+		r.places[b] = i
+	}
 }
 
 // New returns a router over the pool. The policy belongs to the router from
@@ -39,8 +63,9 @@ func (r *Router) Pool() *backends.Pool { return r.pool }
 // Lease is one claimed slot on one backend. Whoever holds it must end it with
 // Done. It is safe for concurrent use.
 type Lease struct {
-	claim  *backends.Claim
-	policy string // name of the one that chose
+	claim   *backends.Claim
+	policy  string             // name of the one that chose
+	attempt *predictor.Attempt // nil: nothing is predicted
 }
 
 // Claim chooses a backend for req, leaving out those already tried, and
@@ -48,12 +73,52 @@ type Lease struct {
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
 	work := backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}
 	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
+		r.foretell(now, req, c)
 		return r.policy.Pick(now, req, c)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{claim: claim, policy: r.name}, nil
+	return &Lease{claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}, nil
+}
+
+// foretell predicts for every candidate, if the policy asks for it.
+func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
+	if r.foresight == nil || !r.foresees {
+		return
+	}
+	for k := range c {
+		tell(r.foresight.Instances[c[k].Index], c[k].Signals)
+		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(req.PromptTokens-c[k].Cached))
+		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
+	}
+}
+
+// begin tells the predictor of an attempt.
+func (r *Router) begin(now time.Time, req *Request, claim *backends.Claim) *predictor.Attempt {
+	if r.foresight == nil {
+		return nil
+	}
+	i := r.foresight.Instances[r.places[claim.Backend]]
+	signals := claim.Backend.Signals()
+	tell(i, &signals)
+	return r.foresight.Pool.Begin(now, i, req.work(claim.Uncached()))
+}
+
+// tell passes on what the engine's metrics last said.
+func tell(i *predictor.Instance, s *backends.Signals) {
+	if s.At.IsZero() {
+		return
+	}
+	i.Scraped(&predictor.Scrape{
+		Began: s.Began, At: s.At, Running: s.Running, Waiting: s.Waiting, KVUse: s.KVUse, Hit: s.PrefixHitRatio,
+		CPU: s.CPU, CacheTokens: math.NaN(), Started: s.StartTime, OwnInFlight: s.OwnInFlight,
+	})
+}
+
+// work is the request as the predictor sees it.
+func (q *Request) work(uncached int) predictor.Work {
+	return predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream}
 }
 
 // Backend is the backend the lease is on.
@@ -70,12 +135,62 @@ func (l *Lease) Reason() string {
 
 // FirstToken ends the lease's prefill share and records the upstream TTFT.
 // Only the first call counts, and none after Done.
-func (l *Lease) FirstToken(now time.Time) { l.claim.FirstToken(now) }
+func (l *Lease) FirstToken(now time.Time) {
+	l.claim.FirstToken(now)
+	l.Token(now)
+}
+
+// Token notes a token of a streamed answer after the first.
+func (l *Lease) Token(now time.Time) {
+	if l.attempt != nil {
+		l.attempt.Token(now)
+	}
+}
+
+// Cached notes how many prompt tokens the engine says it found in its cache.
+func (l *Lease) Cached(tokens int) {
+	if l.attempt != nil {
+		l.attempt.Cached(tokens)
+	}
+}
+
+// Sample is all that was predicted of the attempt and what became of it, to be
+// read after its first token or its end; nil if nothing predicts.
+func (l *Lease) Sample() *predictor.Sample {
+	if l.attempt == nil {
+		return nil
+	}
+	return l.attempt.Sample()
+}
+
+// Prediction is what was expected of the attempt when it was sent, and by
+// which estimator; ok is false if nothing predicts.
+func (l *Lease) Prediction() (p predictor.Prediction, by predictor.Kind, ok bool) {
+	if l.attempt == nil {
+		return p, predictor.Kinds, false
+	}
+	p, by = l.attempt.Said()
+	return p, by, true
+}
 
 // Done ends the lease with its outcome and reports whether the outcome
 // ejected the backend. Only the first call counts, on whatever goroutine.
 func (l *Lease) Done(now time.Time, o backends.Outcome) backends.Ejection {
+	if l.attempt != nil {
+		l.attempt.Done(now, end(o))
+	}
 	return l.claim.End(now, o)
+}
+
+// end is an outcome as the predictor sees it.
+func end(o backends.Outcome) predictor.End {
+	switch o.Class {
+	case backends.Served:
+		return predictor.Completed
+	case backends.Dropped:
+		return predictor.Left
+	}
+	return predictor.Failed
 }
 
 // ExpectedTTFT is the lowest recent TTFT of the pool: the least a new attempt

@@ -1,0 +1,240 @@
+package predictor
+
+import "math"
+
+// forecast is the outcome of letting the mirror run on until a request's first
+// token.
+type forecast struct {
+	seconds float64 // from now to the first token
+	own     float64 // of these, computing the request's own prompt
+	queue   float64 // computing prompts ahead
+	steps   float64 // until then
+	blocked float64 // requests that must end before it can start
+	current float64 // expected length of the present step; 0 if the engine is idle
+}
+
+const (
+	// forecastSteps is how many steps are looked at one by one; what is beyond
+	// is taken at the pace of the last.
+	forecastSteps = 64
+	// late is what is left, in relation to its length, of a step that should
+	// have ended: about the mean excess of 5 % noise.
+	late = 0.03
+	// overdueSteps is how long the present step may take, in relation to what was
+	// expected of it, before the prompts in it are taken not to be in the cache.
+	overdueSteps = 1.5
+)
+
+// forecast lets the mirror run from the anchor on with the request behind all
+// that is pending. Called with mu held.
+func (i *Instance) forecast(now float64, w Work) (out forecast) {
+	out = i.run(now, w, false)
+	if overdue := out.current > 0 && now-i.anchor > overdueSteps*out.current; overdue && len(i.pending) > 0 {
+		out = i.run(now, w, true)
+	}
+	return out
+}
+
+func (i *Instance) run(now float64, w Work, doubt bool) forecast {
+	v := i.runner(now, w)
+	v.doubt = doubt
+	v.load()
+	for !v.done && v.taken < forecastSteps {
+		v.next()
+	}
+	if !v.done {
+		v.finish()
+	}
+	out := v.forecast
+	out.seconds = max(v.t-now, i.lag()/2)
+	return out
+}
+
+// runner is the mirror running ahead.
+type runner struct {
+	*Instance
+	forecast
+	now, t   float64
+	speed    terms
+	budget   float64
+	decoding float64
+	context  float64
+	streams  bool
+	k        int     // place in pending
+	left     float64 // of the prompt at that place
+	foreign  float64 // prompt tokens of others still ahead
+	own      Work
+	doubt    bool // prompts in the present step may not be in the cache
+	taken    int
+	done     bool
+}
+
+func (i *Instance) runner(now float64, w Work) runner {
+	v := runner{Instance: i, now: now, t: i.anchor, speed: i.speed.fitted, own: w, budget: i.budget}
+	pace := math.Exp(i.speed.pace)
+	for k := range v.speed {
+		v.speed[k] *= pace
+	}
+	v.decoding = float64(i.decoding) + i.others.decoding
+	v.context = i.context + i.others.context
+	v.streams = i.streams > 0
+	v.foreign = i.others.tokens
+	if i.idle() || v.t > now {
+		v.t = now
+	}
+	return v
+}
+
+// load takes the prompt at place k into hand: a pending one, or at last the
+// request's own.
+func (v *runner) load() {
+	if v.k < len(v.pending) {
+		v.left = max(v.pending[v.k].left, 1)
+		if f := v.pending[v.k]; v.doubt && f.sent+v.lag() <= v.anchor {
+			v.left = max(v.left, float64(f.Prompt)-(float64(f.Uncached)-f.left))
+		}
+		return
+	}
+	v.left = float64(max(v.own.Uncached, 1))
+}
+
+func (v *runner) isOwn() bool { return v.k >= len(v.pending) }
+
+// ready is when the prompt in hand can enter a step.
+func (v *runner) ready() float64 {
+	if v.isOwn() {
+		return v.now + v.lag()
+	}
+	return v.pending[v.k].sent + v.lag()
+}
+
+func (v *runner) prompt() int {
+	if v.isOwn() {
+		return v.own.Prompt
+	}
+	return v.pending[v.k].Prompt
+}
+
+// next lets one step run.
+func (v *runner) next() {
+	var x terms
+	ownBefore := v.forecast.own
+	joined, joinedContext, seen := v.fill(&x)
+	if x[tokens] == 0 && v.decoding == 0 {
+		v.t = max(v.t, v.ready()) // nothing to do until then
+		v.taken++
+		return
+	}
+	x[steps], x[seqs], x[context] = 1, v.decoding, v.context
+	length := dot(&v.speed, &x)
+	began := v.t
+	v.t += length
+	v.taken++
+	if v.taken == 1 && began <= v.now {
+		v.current = length
+	}
+	if v.t < v.now && (v.streams || seen) { // it should have shown by now
+		v.t = v.now + late*length
+	}
+	if v.t > v.now {
+		v.forecast.steps++
+	} else {
+		v.forecast.own = ownBefore
+	}
+	v.decoding += joined
+	v.context += joinedContext + v.decoding
+}
+
+// fill puts prompts into the step that begins at t, and says how many
+// sequences it completes and whether their first token would be seen.
+func (v *runner) fill(x *terms) (joined, joinedContext float64, seen bool) {
+	room := max(v.budget-v.decoding, 1)
+	if v.foreign > 0 {
+		take := min(v.foreign, room)
+		v.foreign -= take
+		room -= take
+		v.charge(x, take, 0, 0)
+	}
+	for room > 0 && !v.done && v.ready() <= v.t {
+		if v.decoding+joined+1 > v.slots && v.left == float64(max(v.uncached(), 1)) {
+			v.wait()
+		}
+		take := min(v.left, room)
+		room -= take
+		to := v.prompt() - int(v.left) + int(take)
+		v.charge(x, take, to-int(take), to)
+		v.left -= take
+		if v.left > 0 {
+			break
+		}
+		joined++
+		joinedContext += float64(v.prompt())
+		if v.isOwn() {
+			v.done = true
+			return joined, joinedContext, true
+		}
+		seen = seen || v.pending[v.k].Stream
+		v.k++
+		v.load()
+	}
+	return joined, joinedContext, seen
+}
+
+func (v *runner) uncached() int {
+	if v.isOwn() {
+		return v.own.Uncached
+	}
+	return v.pending[v.k].Uncached
+}
+
+// charge adds prompt tokens from..to to a step.
+func (v *runner) charge(x *terms, take float64, from, to int) {
+	sq := squares(from, to)
+	x[tokens] += take
+	x[square] += sq
+	cost := take*v.speed[tokens] + sq*v.speed[square]
+	if v.isOwn() {
+		v.forecast.own += cost
+	} else {
+		v.forecast.queue += cost
+	}
+}
+
+// wait lets one sequence end, so that its slot is free: in each step every
+// sequence ends with a chance of one in the mean length of an answer.
+func (v *runner) wait() {
+	v.blocked++
+	x := terms{steps: 1, seqs: v.decoding, context: v.context}
+	between := max(v.output.value, 1) / max(v.decoding, 1)
+	v.t += between * dot(&v.speed, &x)
+	v.context -= v.context / max(v.decoding, 1)
+	v.decoding = max(v.decoding-1, 0)
+}
+
+// finish takes what is beyond the steps looked at in one go.
+func (v *runner) finish() {
+	total, count := v.left, 0.0
+	for k := v.k; k < len(v.pending); k++ {
+		if k > v.k {
+			total += v.pending[k].left
+		}
+		count++
+	}
+	if !v.isOwn() {
+		total += float64(max(v.own.Uncached, 1))
+	}
+	room := max(v.budget-v.decoding, 1)
+	x := terms{steps: math.Ceil(total / room), tokens: total}
+	x[seqs] = x[steps] * (v.decoding + count/2)
+	x[context] = x[steps] * v.context
+	if over := v.decoding + count + 1 - v.slots; over > 0 {
+		v.blocked += over
+		each := terms{steps: 1, seqs: v.decoding, context: v.context}
+		v.t += over * max(v.output.value, 1) / max(v.decoding, 1) * dot(&v.speed, &each)
+	}
+	v.t += dot(&v.speed, &x)
+	v.forecast.steps += x[steps]
+	v.forecast.queue += (total - float64(max(v.own.Uncached, 1))) * v.speed[tokens]
+	v.forecast.own += float64(max(v.own.Uncached, 1)) * v.speed[tokens]
+	v.done = true
+}

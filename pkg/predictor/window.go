@@ -1,0 +1,60 @@
+package predictor
+
+import "sort"
+
+// windowSize is how many values a window holds.
+const windowSize = 200
+
+// window is the last values of a series, sorted for their quantiles. The zero
+// value is empty.
+type window struct {
+	ring   [windowSize]float64
+	next   int
+	sorted []float64
+}
+
+func (w *window) len() int { return len(w.sorted) }
+
+// add takes a value in and drops the oldest of a full window.
+func (w *window) add(v float64) {
+	if len(w.sorted) == windowSize {
+		old := sort.SearchFloat64s(w.sorted, w.ring[w.next])
+		w.sorted = append(w.sorted[:old], w.sorted[old+1:]...)
+	}
+	w.ring[w.next] = v
+	w.next = (w.next + 1) % windowSize
+	at := sort.SearchFloat64s(w.sorted, v)
+	w.sorted = append(w.sorted, 0)
+	copy(w.sorted[at+1:], w.sorted[at:])
+	w.sorted[at] = v
+}
+
+// quantile is the smallest value that a share q (0..1) of the window, counting
+// one value more, does not exceed. With few values it leans to the prior of a
+// 10 % error.
+func (w *window) quantile(q float64) float64 {
+	const few, z95 = 20, 1.645
+	n := len(w.sorted)
+	if n < few {
+		if q == 0.5 && n >= 5 {
+			return w.sorted[n/2]
+		}
+		return (q - 0.5) / 0.45 * z95 * 0.15
+	}
+	return w.sorted[min(int(q*float64(n+1)), n-1)]
+}
+
+// offset is the quantile q of errors that a correction adds; with few of them
+// it leans to none.
+func (w *window) offset(q float64) float64 {
+	const few = 20
+	n := len(w.sorted)
+	if n == 0 {
+		return 0
+	}
+	at := w.sorted[min(int(q*float64(n+1)), n-1)]
+	if n < few {
+		return at * float64(n) / few
+	}
+	return at
+}
