@@ -1,56 +1,303 @@
 package backends
 
-import (
-	"sort"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-)
+import "sort"
 
 // BlockTokens is the number of prompt tokens one hash of Work.Blocks stands
 // for. It is coarser than engines' own blocks (16): an estimate that is a few
 // tokens off changes no choice, and long prompts stay cheap to look up.
 const BlockTokens = 64
 
-// cacheBlocks bounds what is remembered of one engine: about a million tokens,
-// more than the KV cache of most.
-const cacheBlocks = 1 << 14
+const (
+	// defaultCache is the size assumed of an engine that does not tell: about a
+	// million tokens, more than the KV cache of most.
+	defaultCache = 1 << 20
+	// maxCache bounds what is remembered of one engine, in tokens.
+	maxCache = 1 << 23
+	// maxPieces bounds the idle pieces of it: answers leave small ones.
+	maxPieces = 2 * maxCache / BlockTokens
+)
 
-// prefixCache guesses what an engine's prefix cache holds, from what was sent
-// to it. The zero value is empty.
+// prefixCache mirrors what an engine's prefix cache holds, from what was sent to
+// it and what became of that. Like the engine's it has room for so many tokens.
+// What is in use stays; what is not is idle, in the order in which requests
+// ended, the end of a prompt before its start, and leaves in that order when room
+// is needed. So whatever is known of a prompt begins at its front. The zero value
+// is empty and of the default size.
 type prefixCache struct {
-	lru *simplelru.LRU[uint64, struct{}]
+	size   int // tokens; 0: the default
+	off    bool
+	used   int // tokens of all pieces and answers under way
+	idle   int // pieces in the idle queue
+	ends   uint64
+	life   int // counts resets: holds of a former life hold nothing
+	claims uint64
+
+	index  map[uint64]int32 // of pieces by hash
+	pieces []piece          // 0 is the sentinel of the idle queue
+	spare  []int32
+
+	output mean
+	trust  trust
+}
+
+// piece is one block of known content, or what a request left that nobody can
+// ask for: the rest of its prompt and its answer.
+type piece struct {
+	hash       uint64 // 0: unknown content
+	tokens     int
+	refs       int
+	by         uint64 // number of the claim that brought it
+	end        uint64 // when it was last let go, counted in ends
+	prev, next int32  // idle queue
+}
+
+// hold is what one request keeps in use.
+type hold struct {
+	blocks   []uint64
+	prompt   int // tokens
+	expected int // tokens that were thought to be cached
+	claim    uint64
+	life     int
+	end      uint64 // when the last of these had been let go; 0: it was in use, or there was none
+	rest     int    // tokens of the prompt beyond the blocks
+	answer   int    // tokens of the answer, as far as counted
+	told     int    // of these, as far as told
+
+	corrected bool
 }
 
 // tokens is how many of the prompt's tokens should be cached.
 func (c *prefixCache) tokens(w Work) int {
-	return min(c.match(w.Blocks)*BlockTokens, w.PromptTokens)
+	n := min(c.match(w.Blocks)*BlockTokens, w.PromptTokens)
+	return int(float64(n) * c.trust.factor())
 }
 
-// match is the number of leading blocks that are known. insert keeps earlier
-// blocks fresher than later ones, so whatever is known begins at the front.
+// match is the number of leading blocks that are known.
 func (c *prefixCache) match(blocks []uint64) int {
-	if c.lru == nil || len(blocks) == 0 {
+	if len(c.index) == 0 || c.off {
 		return 0
 	}
-	return sort.Search(len(blocks), func(i int) bool { return !c.lru.Contains(blocks[i]) })
+	return sort.Search(len(blocks), func(i int) bool { _, ok := c.index[blocks[i]]; return !ok })
 }
 
-// insert notes that the engine is about to compute these blocks.
-func (c *prefixCache) insert(blocks []uint64) {
-	if len(blocks) == 0 {
+// begin notes that the engine is about to compute a prompt.
+func (c *prefixCache) begin(w Work) hold {
+	c.claims++
+	h := hold{blocks: w.Blocks, prompt: w.PromptTokens, claim: c.claims, life: c.life}
+	if c.off {
+		h.blocks = nil
+		return h
+	}
+	if c.index == nil {
+		c.index, c.pieces = map[uint64]int32{}, make([]piece, 1)
+	}
+	n := c.match(w.Blocks)
+	h.expected = min(n*BlockTokens, w.PromptTokens)
+	if n > 0 {
+		if p := &c.pieces[c.index[w.Blocks[n-1]]]; p.refs == 0 {
+			h.end = p.end
+		}
+	}
+	for _, hash := range w.Blocks {
+		c.pin(hash, h.claim)
+	}
+	h.rest = max(w.PromptTokens-len(w.Blocks)*BlockTokens, 0)
+	c.used += h.rest
+	c.fit()
+	return h
+}
+
+// pin puts a block in use.
+func (c *prefixCache) pin(hash, claim uint64) {
+	i, ok := c.index[hash]
+	if !ok {
+		i = c.add(piece{hash: hash, tokens: BlockTokens, by: claim})
+		c.index[hash] = i
+		c.used += BlockTokens
+	} else if c.pieces[i].refs == 0 {
+		c.dequeue(i)
+	}
+	c.pieces[i].refs++
+}
+
+// answering notes that an answer has begun. Until told how long it is, it counts
+// as one of average length.
+func (c *prefixCache) answering(h *hold) {
+	if h.told == 0 {
+		c.grow(h, int(c.output.value()))
+	}
+}
+
+// answer notes how long an answer is by now.
+func (c *prefixCache) answer(h *hold, tokens int) {
+	if tokens > h.told {
+		h.told = tokens
+		c.grow(h, tokens)
+	}
+}
+
+func (c *prefixCache) grow(h *hold, answer int) {
+	if c.holds(h) {
+		c.used += answer - h.answer
+		h.answer = answer
+		c.fit()
+	}
+}
+
+// holds reports whether h is of this life of the engine.
+func (c *prefixCache) holds(h *hold) bool { return h.life == c.life && !c.off }
+
+// end lets go of what a request held. Undone says that the engine never worked
+// on it.
+func (c *prefixCache) end(h *hold, undone bool) {
+	if !c.holds(h) {
 		return
 	}
-	if c.lru == nil {
-		c.lru, _ = simplelru.NewLRU[uint64, struct{}](cacheBlocks, nil) // fails for no size above 0
+	if h.told > 0 {
+		c.output.observe(float64(h.told))
 	}
-	for i := len(blocks) - 1; i >= 0; i-- {
-		c.lru.Add(blocks[i], struct{}{})
+	c.ends++
+	left := h.rest + h.answer
+	if undone {
+		c.used -= left
+	} else if left > 0 {
+		c.enqueue(c.add(piece{tokens: left}))
+	}
+	for k := len(h.blocks) - 1; k >= 0; k-- {
+		i := c.index[h.blocks[k]]
+		p := &c.pieces[i]
+		p.refs--
+		if p.refs > 0 {
+			continue
+		}
+		c.enqueue(i)
+		if undone && p.by == h.claim {
+			c.drop(i)
+		}
+	}
+	c.fit()
+}
+
+// correct takes in how much of the prompt the engine says it had. What it no
+// longer had it has computed anew; but it had then lost all that was let go
+// before that as well.
+func (c *prefixCache) correct(h *hold, cached int) {
+	if !c.holds(h) || h.corrected {
+		return
+	}
+	h.corrected = true
+	cached = min(max(cached, 0), h.prompt)
+	if h.prompt > 0 {
+		c.trust.observe(float64(h.expected)/float64(h.prompt), float64(min(cached, h.expected))/float64(h.prompt))
+	}
+	if h.expected-cached < max(BlockTokens, h.expected/20) {
+		return
+	}
+	for c.idle > 0 && c.pieces[c.oldest()].end <= h.end {
+		c.drop(c.oldest())
 	}
 }
 
-// reset forgets everything.
-func (c *prefixCache) reset() {
-	if c.lru != nil {
-		c.lru.Purge()
+// resize sets the room there is.
+func (c *prefixCache) resize(tokens int) {
+	c.size = min(max(tokens, 1), maxCache)
+	c.fit()
+}
+
+// fit makes room by what is idle for longest.
+func (c *prefixCache) fit() {
+	size := c.size
+	if size == 0 {
+		size = defaultCache
 	}
+	for c.idle > 0 && (c.used > size || c.idle > maxPieces) {
+		i := c.oldest()
+		p := &c.pieces[i]
+		if over := c.used - size; p.hash == 0 && over > 0 && p.tokens > over {
+			p.tokens -= over
+			c.used -= over
+			return
+		}
+		c.drop(i)
+	}
+}
+
+// reset forgets everything but the size.
+func (c *prefixCache) reset() {
+	*c = prefixCache{size: c.size, off: c.off, life: c.life + 1, output: c.output}
+}
+
+func (c *prefixCache) add(p piece) int32 {
+	if n := len(c.spare); n > 0 {
+		i := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		c.pieces[i] = p
+		return i
+	}
+	c.pieces = append(c.pieces, p)
+	return int32(len(c.pieces) - 1)
+}
+
+// drop forgets an idle piece.
+func (c *prefixCache) drop(i int32) {
+	c.dequeue(i)
+	p := &c.pieces[i]
+	c.used -= p.tokens
+	if p.hash != 0 {
+		delete(c.index, p.hash)
+	}
+	c.spare = append(c.spare, i)
+}
+
+// oldest is the idle piece to leave first.
+func (c *prefixCache) oldest() int32 { return c.pieces[0].next }
+
+func (c *prefixCache) enqueue(i int32) {
+	last := c.pieces[0].prev
+	c.pieces[i].end, c.pieces[i].prev, c.pieces[i].next = c.ends, last, 0
+	c.pieces[last].next, c.pieces[0].prev = i, i
+	c.idle++
+}
+
+func (c *prefixCache) dequeue(i int32) {
+	p := &c.pieces[i]
+	c.pieces[p.prev].next, c.pieces[p.next].prev = p.next, p.prev
+	c.idle--
+}
+
+// trust is which share of the tokens thought to be cached turned out to be, over
+// about the last twenty requests.
+type trust struct{ expected, found float64 }
+
+// observe takes in one request, by shares of its prompt.
+func (t *trust) observe(expected, found float64) {
+	const keep = 0.95
+	if t.expected == 0 {
+		t.expected, t.found = 1/(1-keep), 1/(1-keep)
+	}
+	t.expected, t.found = keep*t.expected+expected, keep*t.found+found
+}
+
+// factor corrects a guess. Small errors are not its business: a mirror that is
+// right most of the time is better left alone.
+func (t *trust) factor() float64 {
+	if t.found >= 0.9*t.expected {
+		return 1
+	}
+	return t.found / t.expected
+}
+
+// mean is an average over about the last fifty values.
+type mean struct{ sum, weight float64 }
+
+func (m *mean) observe(v float64) {
+	const keep = 0.98
+	m.sum, m.weight = keep*m.sum+v, keep*m.weight+1
+}
+
+func (m *mean) value() float64 {
+	if m.weight == 0 {
+		return 0
+	}
+	return m.sum / m.weight
 }
