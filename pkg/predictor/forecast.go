@@ -64,7 +64,9 @@ type runner struct {
 	left     float64 // of the prompt at that place
 	foreign  float64 // prompt tokens of others still ahead
 	own      Work
-	doubt    bool // prompts in the present step may not be in the cache
+	doubt    bool    // prompts in the present step may not be in the cache
+	kv       float64 // tokens in the engine's cache that running sequences hold
+	room     float64 // of them that it has place for; +Inf if unknown
 	taken    int
 	done     bool
 }
@@ -78,6 +80,7 @@ func (i *Instance) runner(now float64, w Work) runner {
 	v.decoding = float64(i.decoding) + i.others.decoding
 	v.context = i.context + i.others.context
 	v.streams = i.streams > 0
+	v.kv, v.room = v.context+i.computed(), i.cacheTokens()
 	v.foreign = i.others.tokens
 	if i.idle() || v.t > now {
 		v.t = now
@@ -156,8 +159,8 @@ func (v *runner) fill(x *terms) (joined, joinedContext float64, seen bool) {
 		v.charge(x, take, 0, 0)
 	}
 	for room > 0 && !v.done && v.ready() <= v.t {
-		if v.decoding+joined+1 > v.slots && v.left == float64(max(v.uncached(), 1)) {
-			v.wait()
+		if v.left == float64(max(v.uncached(), 1)) { // it has not begun
+			v.enter(joined)
 		}
 		take := min(v.left, room)
 		room -= take
@@ -200,15 +203,27 @@ func (v *runner) charge(x *terms, take float64, from, to int) {
 	}
 }
 
-// wait lets one sequence end, so that its slot is free: in each step every
-// sequence ends with a chance of one in the mean length of an answer.
+// enter waits until there is a slot and room in the cache for the prompt in
+// hand, and takes them.
+func (v *runner) enter(joined float64) {
+	need := float64(v.prompt())
+	for v.decoding > 0 && (v.decoding+joined+1 > v.slots || v.kv+need > v.room) {
+		v.wait()
+	}
+	v.kv += need
+}
+
+// wait lets one sequence end: in each step every sequence ends with a chance
+// of one in the mean length of an answer. What its going frees of the cache is,
+// less what the others have grown by then, about the length of a prompt.
 func (v *runner) wait() {
 	v.blocked++
+	each := v.context / v.decoding
 	x := terms{steps: 1, seqs: v.decoding, context: v.context}
-	between := max(v.output.value, 1) / max(v.decoding, 1)
-	v.t += between * dot(&v.speed, &x)
-	v.context -= v.context / max(v.decoding, 1)
-	v.decoding = max(v.decoding-1, 0)
+	v.t += max(v.output.value, 1) / v.decoding * dot(&v.speed, &x)
+	v.kv -= max(each-v.output.value/2, each/4)
+	v.context -= each
+	v.decoding--
 }
 
 // finish takes what is beyond the steps looked at in one go.
@@ -227,10 +242,11 @@ func (v *runner) finish() {
 	x := terms{steps: math.Ceil(total / room), tokens: total}
 	x[seqs] = x[steps] * (v.decoding + count/2)
 	x[context] = x[steps] * v.context
-	if over := v.decoding + count + 1 - v.slots; over > 0 {
+	over := max(v.decoding+count+1-v.slots, (v.kv+total-v.room)/max(v.context/max(v.decoding, 1), 1))
+	if over > 0 && v.decoding > 0 {
 		v.blocked += over
 		each := terms{steps: 1, seqs: v.decoding, context: v.context}
-		v.t += over * max(v.output.value, 1) / max(v.decoding, 1) * dot(&v.speed, &each)
+		v.t += over * max(v.output.value, 1) / v.decoding * dot(&v.speed, &each)
 	}
 	v.t += dot(&v.speed, &x)
 	v.forecast.steps += x[steps]

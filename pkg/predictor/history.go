@@ -133,3 +133,19 @@ func (a *arrivals) rate(second int64, window int64) (rate, cv float64) {
 	}
 	return m, math.Sqrt(max(squares/float64(n)-m*m, 0)) / m
 }
+
+// gaps is the mean time between an engine's steps over the last few seconds of
+// decoding. The zero value is empty.
+type gaps struct{ seconds, count float64 }
+
+// gapMemory is the time over which gaps are averaged.
+const gapMemory = 3.0 // s
+
+func (g *gaps) add(seconds float64) {
+	keep := math.Exp(-seconds / gapMemory)
+	g.seconds = g.seconds*keep + seconds
+	g.count = g.count*keep + 1
+}
+
+// mean is NaN before the first gap.
+func (g *gaps) mean() float64 { return g.seconds / g.count }

@@ -27,9 +27,9 @@ type Instance struct {
 	step   uint64  // number of the step that began at anchor
 	last   span    // the step that ended at anchor, not learned yet
 
-	gap        float64 // recent time between steps that decode
-	gapAt      float64
-	firstToken float64 // time of the last first token; NaN before it
+	gaps       gaps             // time between steps while something decodes
+	running    map[*Flight]bool // own, past their first token
+	firstToken float64          // time of the last first token; NaN before it
 
 	scrape   Scrape
 	scrapeAt float64
@@ -71,6 +71,7 @@ type Work struct {
 	Max      int // tokens the client allows; 0 if it did not say
 	Turn     int // user messages; 0 if unknown
 	Stream   bool
+	TPOT     time.Duration // what the request's contract allows between tokens; 0 if nothing
 }
 
 // Flight is one attempt under way on an instance. Its methods are safe for
@@ -79,6 +80,7 @@ type Flight struct {
 	on *Instance
 	Work
 	sent     float64
+	first    float64 // time of the first token
 	left     float64 // uncached tokens not computed yet, by the mirror
 	tokens   int     // seen
 	step     uint64  // in which it last emitted
@@ -99,7 +101,7 @@ const (
 func NewInstance(prior Speed) *Instance {
 	return &Instance{
 		speed: newSpeedometer(prior), budget: 8192, slots: math.Inf(1),
-		firstToken: math.NaN(), gap: math.NaN(), scrape: unknownScrape(), scrapeAt: math.NaN(),
+		firstToken: math.NaN(), running: map[*Flight]bool{}, scrape: unknownScrape(), scrapeAt: math.NaN(),
 		output: mean{value: 200, weight: 5}, promptOf: mean{value: 500, weight: 2}, trust: mean{value: 1, weight: 2000},
 	}
 }
@@ -179,18 +181,20 @@ func (i *Instance) endStep(t float64, f *Flight) {
 		s.x[fixed] = 1
 	}
 	if i.streams > 0 { // their tokens show every step
-		i.work(&s, i.anchor, 1)
+		i.work(&s, i.anchor)
 	} else {
 		i.workUntil(&s, f)
 	}
-	i.noteGap(t, &s)
+	if i.streams > 0 {
+		i.gaps.add(s.seconds)
+	}
 	i.last = s
 	i.anchor, i.fresh = t, false
 	i.step++
 }
 
 // work lets one step take its share of the prompts that had arrived by t.
-func (i *Instance) work(s *span, t float64, _ int) {
+func (i *Instance) work(s *span, t float64) {
 	n := float64(i.decoding) + i.others.decoding
 	room := max(i.budget-n, 1)
 	for _, f := range i.pending {
@@ -248,7 +252,8 @@ func (i *Instance) begin(t float64, f *Flight) {
 	}
 	i.firstToken = t
 	i.leaveQueue(f)
-	f.state = decodingFlight
+	f.state, f.first = decodingFlight, t
+	i.running[f] = true
 	i.decoding++
 	if f.Stream {
 		i.streams++
@@ -290,19 +295,6 @@ func (i *Instance) settleSilent(t float64) {
 	}
 }
 
-// noteGap remembers the time between steps while something decodes.
-func (i *Instance) noteGap(t float64, s *span) {
-	if i.streams == 0 || !(s.seconds > 0) {
-		return
-	}
-	const tau = 1.0 // s
-	if math.IsNaN(i.gap) {
-		i.gap = s.seconds
-	}
-	i.gap += (s.seconds - i.gap) * (1 - math.Exp(-s.seconds/tau))
-	i.gapAt = t
-}
-
 // Done ends the flight. completed says that the answer came to its end;
 // working that the engine may still be computing the prompt.
 func (f *Flight) Done(now time.Time, completed bool) {
@@ -324,6 +316,7 @@ func (f *Flight) Done(now time.Time, completed bool) {
 	case pendingFlight:
 		i.leaveQueue(f)
 	case decodingFlight:
+		delete(i.running, f)
 		i.decoding--
 		if f.Stream {
 			i.streams--
@@ -354,6 +347,10 @@ func (i *Instance) restart() {
 	for _, f := range i.pending {
 		f.state = endedFlight
 	}
+	for f := range i.running {
+		f.state = endedFlight
+	}
+	clear(i.running)
 	i.pending, i.decoding, i.streams, i.context = i.pending[:0], 0, 0, 0
 	i.last.valid, i.others, i.full = false, others{}, 0
 	i.slots = math.Inf(1)
@@ -418,6 +415,25 @@ func (i *Instance) noteSlots(s *Scrape) {
 		i.full = 0
 	}
 	i.response.running = s.Running
+}
+
+// computed are the tokens of pending prompts that are in the cache already.
+func (i *Instance) computed() float64 {
+	sum := 0.0
+	for _, f := range i.pending {
+		if f.left < float64(f.Uncached) {
+			sum += float64(f.Prompt) - f.left
+		}
+	}
+	return sum
+}
+
+// cacheTokens is the size of the engine's KV cache; +Inf if unknown.
+func (i *Instance) cacheTokens() float64 {
+	if c := i.scrape.CacheTokens; c > 0 {
+		return c
+	}
+	return math.Inf(1)
 }
 
 func (i *Instance) lastFull() float64 { return i.response.running }

@@ -10,7 +10,7 @@ type view struct {
 	features Features
 	regime   Regime
 	base     float64 // seconds
-	tpot     float64 // seconds between tokens once the request decodes
+	harm     harm
 }
 
 // look fills in what the instance knows; the pool adds what is the pool's.
@@ -21,7 +21,7 @@ func (i *Instance) look(now time.Time, w Work, v *view) {
 	i.settleSilent(t)
 	f := i.forecast(t, w)
 	v.base, v.regime = f.seconds, i.regime(&f)
-	v.tpot = i.gapWith(t, w)
+	v.harm = i.harm(t, w)
 	i.describe(t, w, &f, &v.features)
 }
 
@@ -54,7 +54,7 @@ func (i *Instance) describe(t float64, w Work, f *forecast, x *Features) {
 	x[SinceFirstToken] = t - i.firstToken
 	x[TokenGap], x[SinceToken], x[Phase] = nan, nan, nan
 	if i.streams > 0 {
-		x[TokenGap], x[SinceToken] = i.gap, t-i.anchor
+		x[TokenGap], x[SinceToken] = i.gaps.mean(), t-i.anchor
 	}
 	if f.current > 0 {
 		x[Phase] = (t - i.anchor) / f.current
@@ -82,19 +82,6 @@ func (i *Instance) pendingTokens() float64 {
 		sum += f.left
 	}
 	return sum
-}
-
-// gapWith is the time between tokens once w decodes as well: the step model at
-// the batch and context then, moved half-way (in the logarithm) by what the
-// present gaps say of the model. Without a prefill it is a plain step.
-func (i *Instance) gapWith(t float64, w Work) float64 {
-	n, held := float64(i.decoding)+i.others.decoding, i.context+i.others.context
-	for _, p := range i.pending {
-		n++
-		held += float64(p.Prompt)
-	}
-	x := terms{steps: 1, seqs: n + 1, context: held + float64(w.Prompt) + i.output.value/2}
-	return i.speed.expect(&x)
 }
 
 // recentErrors are the last log errors of an instance's base estimate.

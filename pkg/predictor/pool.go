@@ -87,9 +87,11 @@ func (p *Pool) SetModel(m Model) {
 // Forecast is what a router is told of one request on one instance.
 type Forecast struct {
 	Prediction
-	TPOT   time.Duration // between tokens once the request decodes there
-	Regime Regime
-	Kind   Kind // the estimator whose word it is
+	TPOT    time.Duration // of the request, over its whole answer there
+	Harmed  int           // requests decoding there that would newly miss their TPOT objective for it
+	Pending int           // prompt tokens ahead of it
+	Regime  Regime
+	Kind    Kind // the estimator whose word it is
 }
 
 // Predict says what to expect of w on the instance.
@@ -105,7 +107,10 @@ func (p *Pool) Predict(now time.Time, i *Instance, w Work) Forecast {
 		kind = Analytic
 		said, _ = p.say(kind, i, &v)
 	}
-	return Forecast{Prediction: said.prediction(&v), TPOT: duration(v.tpot), Regime: v.regime, Kind: kind}
+	return Forecast{
+		Prediction: said.prediction(&v), TPOT: duration(v.harm.tpot), Harmed: v.harm.missed,
+		Pending: int(v.features[PendingTokens]), Regime: v.regime, Kind: kind,
+	}
 }
 
 // pace fills in the pool's own features.

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"math"
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
@@ -112,7 +111,7 @@ func tell(i *predictor.Instance, s *backends.Signals) {
 	}
 	i.Scraped(&predictor.Scrape{
 		Began: s.Began, At: s.At, Running: s.Running, Waiting: s.Waiting, KVUse: s.KVUse, Hit: s.PrefixHitRatio,
-		CPU: s.CPU, CacheTokens: math.NaN(), Started: s.StartTime, OwnInFlight: s.OwnInFlight,
+		CPU: s.CPU, CacheTokens: s.CacheTokens, Started: s.StartTime, OwnInFlight: s.OwnInFlight,
 	})
 }
 
@@ -149,10 +148,14 @@ func (l *Lease) Token(now time.Time) {
 
 // Cached notes how many prompt tokens the engine says it found in its cache.
 func (l *Lease) Cached(tokens int) {
+	l.claim.Cached(tokens)
 	if l.attempt != nil {
 		l.attempt.Cached(tokens)
 	}
 }
+
+// Output notes how many tokens the answer has by now.
+func (l *Lease) Output(tokens int) { l.claim.Output(tokens) }
 
 // Sample is all that was predicted of the attempt and what became of it, to be
 // read after its first token or its end; nil if nothing predicts.
