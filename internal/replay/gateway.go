@@ -15,9 +15,13 @@ import (
 // gateway is one replica with its own view of the fleet.
 type gateway struct {
 	routers map[string]*router.Router // by model
+	models  []string
+	pumping bool
 	targets []*backends.Backend       // by engine
 	engine  map[*backends.Backend]int // the other way round
 	scrapes []scrape                  // by engine
+
+	foresights map[string]router.Foresight // by model; of none if nothing is predicted
 }
 
 // scrape is one request for an engine's metrics under way.
@@ -34,6 +38,8 @@ func newGateway(c Config, g int) (*gateway, error) {
 		targets: make([]*backends.Backend, len(c.Engines)),
 		engine:  map[*backends.Backend]int{},
 		scrapes: make([]scrape, len(c.Engines)),
+
+		foresights: map[string]router.Foresight{},
 	}
 	var models []string
 	members := map[string][]int{}
@@ -43,7 +49,8 @@ func newGateway(c Config, g int) (*gateway, error) {
 		}
 		members[e.Model] = append(members[e.Model], i)
 	}
-	fleet := predictor.NewFleet(nil)
+	gate.models = models
+	fleet := predictor.NewFleet(c.Predict.watch())
 	var specs []backends.PoolSpec
 	for _, m := range models {
 		ps := backends.PoolSpec{Model: m}
@@ -68,10 +75,22 @@ func newGateway(c Config, g int) (*gateway, error) {
 			gate.engine[pool.Backends[j]] = i
 		}
 		if c.Predict != nil {
-			gate.routers[models[k]].Foresee(c.Predict.foresight(fleet, pool, members[models[k]]))
+			foresight := c.Predict.foresight(fleet, pool, members[models[k]])
+			gate.foresights[models[k]] = foresight
+			gate.routers[models[k]].Foresee(foresight)
+			if c.Admission != nil {
+				gate.routers[models[k]].Admit(*c.Admission)
+			}
 		}
 	}
 	return gate, nil
+}
+
+func (p *Predict) watch() predictor.Watch {
+	if p == nil {
+		return nil
+	}
+	return p.Watch
 }
 
 // foresight sets one pool's predictor up.

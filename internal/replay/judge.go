@@ -100,7 +100,7 @@ func (t Trial) run(v Variant, seed uint64) (report.Run, bool, error) {
 		c.Engines[i].Seed += seed * 1_000_003
 	}
 	var samples []report.Sample
-	totals, err := Run(c, t.Source(seed), func(o *Outcome) { samples = append(samples, t.sample(&c, o)) })
+	totals, err := Run(c, t.promised(t.Source(seed)), func(o *Outcome) { samples = append(samples, t.sample(&c, o)) })
 	if err != nil {
 		return report.Run{}, false, err
 	}
@@ -117,6 +117,20 @@ func (t *Trial) sample(c *Config, o *Outcome) report.Sample {
 		s.Engine = c.Engines[o.Engine].Name
 	}
 	return s
+}
+
+// promised gives every request the objectives it is judged by, so that gateways
+// know them.
+func (t *Trial) promised(src trace.Source) trace.Source {
+	return func(yield func(trace.Request, error) bool) {
+		for r, err := range src {
+			o := t.objective(&r)
+			r.TTFT, r.TPOT, r.E2E = o.Within(r.PromptTokens), o.TPOT, o.E2E
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
 }
 
 func (t *Trial) objective(r *trace.Request) report.Objective {

@@ -21,6 +21,8 @@ const (
 	rejectSeen              // a gateway sees that an engine takes no more for now
 	faultBegins             // something goes wrong with an engine
 	faultEnds               // it is well again
+	admitted                // a request held at a gateway has its backend, or is turned away
+	pumpDue                 // a gateway looks again at the requests it holds
 )
 
 // event is one entry of the queue. What a and b mean depends on the kind.

@@ -8,6 +8,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/trace"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
+	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
 // Engine is one engine of the fleet.
@@ -32,6 +33,10 @@ type Config struct {
 	Faults   []Fault
 	Tokens   bool     // gateways see every token of a stream; else its first and its end only
 	Predict  *Predict // what gateways predict with; nil: nothing. It makes Tokens true
+	// Admission is how gateways let requests in, where they predict; nil: at once.
+	Admission *router.Admission
+	// Inspect looks at decisions of gateways that predict; nil: at none. Slow.
+	Inspect *Inspect
 	// Stop ends the replay when it returns true; asked every few thousand events.
 	Stop func() bool
 }
@@ -53,6 +58,9 @@ func (c Config) withDefaults() Config {
 	if c.Attempts == 0 {
 		c.Attempts = 3
 	}
+	if c.Predict == nil && router.Foresees(c.Policy) {
+		c.Predict = &Predict{}
+	}
 	c.Tokens = c.Tokens || c.Predict != nil
 	c.Health.BreakerFailures = 0 // the breaker's library reads the wall clock
 	return c
@@ -64,6 +72,7 @@ type Predict struct {
 	Model  predictor.Model                   // may be nil
 	Prior  func(engine int) *predictor.Speed // what they know of an engine's speed; nil, or nil of an engine: nothing
 	Oracle bool                              // Outcome.Oracle is to be found out; slow
+	Watch  predictor.Watch                   // is told what the predictors do; may be nil
 }
 
 // Outcome is what became of one request.
@@ -87,6 +96,7 @@ const (
 	Refused      = report.Refused      // no engine of the model was in rotation, or those tried took no more
 	TooLong      = report.TooLong      // the engine's context or cache is too small for it
 	UnknownModel = report.UnknownModel // no engine serves its model
+	Shed         = report.Shed         // the gateway let it not in
 	Lost         = report.Lost         // by engines that were down or broke down
 	Unfinished   = report.Unfinished   // under way when the replay was stopped
 )

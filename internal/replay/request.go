@@ -3,6 +3,8 @@ package replay
 import (
 	"cmp"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/pkg/backends"
@@ -13,7 +15,8 @@ import (
 type flight struct {
 	outcome Outcome
 	gate    *gateway
-	ask     router.Request
+	ask     *router.Request // the slot's; who is held keeps it
+	ticket  *router.Ticket  // while it is held at the gateway
 	lease   *router.Lease
 	engine  int // of the present attempt
 	tried   []*backends.Backend
@@ -32,12 +35,19 @@ func (w *world) arrive() {
 	r := w.pending
 	r.At = w.now // a request out of order arrives at once
 	hashes := salted(r.Tenant, r.AppendBlocks(f.hashes[:0]))
-	blocks := gatewayBlocks(f.ask.Blocks[:0], hashes, r.PromptTokens)
+	ask := f.ask
+	if ask == nil {
+		ask = new(router.Request)
+	}
+	*ask = router.Request{
+		Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream, Turn: r.Turn, Session: r.Session,
+		Accepted: w.clock(), TTFT: r.TTFT, TPOT: r.TPOT, Tenant: r.Tenant,
+		Blocks: gatewayBlocks(ask.Blocks[:0], hashes, r.PromptTokens),
+	}
 	*f = flight{
 		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1},
 		gate:    w.gates[w.count%len(w.gates)],
-		ask: router.Request{Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens,
-			Stream: r.Stream, Turn: r.Turn, Session: r.Session, Blocks: blocks},
+		ask:     ask,
 		live:    true,
 		tried:   f.tried[:0],
 		hashes:  hashes,
@@ -45,6 +55,7 @@ func (w *world) arrive() {
 	}
 	w.count++
 	w.under++
+	w.inspect(slot)
 	w.try(slot)
 }
 
@@ -78,7 +89,7 @@ func (w *world) slot() int {
 	return len(w.flights) - 1
 }
 
-// try claims a backend and sends the request to it.
+// try asks for a backend.
 func (w *world) try(slot int) {
 	f := &w.flights[slot]
 	r := f.gate.routers[f.ask.Model]
@@ -86,22 +97,75 @@ func (w *world) try(slot int) {
 		w.finish(slot, UnknownModel)
 		return
 	}
-	lease, err := r.Claim(w.clock(), &f.ask, f.tried)
-	if err != nil { // of the attempts made the last one's failure is what the client is told
-		w.finish(slot, cmp.Or(f.failure, Refused))
+	attempt := f.attempt
+	ticket := r.Enter(w.clock(), f.ask, f.tried, func() { w.queue.push(w.now, admitted, slot, int(attempt)) })
+	if ticket.Decided() {
+		w.launch(slot, ticket)
 		return
 	}
-	b := lease.Backend()
-	f.lease = lease
+	f.ticket = ticket
+	w.startPump(f.gate)
+}
+
+// admitted is a request that was held and now has its backend, or is turned
+// away. One that was never held has been launched already.
+func (w *world) admitted(slot int, attempt int32) {
+	f := w.current(slot, attempt)
+	if f == nil || f.ticket == nil {
+		return
+	}
+	t := f.ticket
+	f.ticket = nil
+	w.launch(slot, t)
+}
+
+// launch sends the request to the backend it was given.
+func (w *world) launch(slot int, t *router.Ticket) {
+	f := &w.flights[slot]
+	if t.Err != nil { // of the attempts made the last one's failure is what the client is told
+		w.finish(slot, cmp.Or(f.failure, reasonOf(t.Err)))
+		return
+	}
+	b := t.Lease.Backend()
+	f.lease = t.Lease
 	f.tried = append(f.tried, b)
 	f.engine = f.gate.engine[b]
 	f.outcome.Attempts++
 	f.outcome.Busy = b.Load(w.clock()).InFlight - 1
-	f.outcome.Foreseen = lease.Sample()
+	f.outcome.Foreseen = f.lease.Sample()
 	if w.Predict != nil && w.Predict.Oracle {
 		f.outcome.Oracle = w.oracle.firstToken(w.engines[f.engine], w.now, f.request(slot))
 	}
 	w.queue.push(w.now+w.Network, dispatch, slot, int(f.attempt))
+}
+
+func reasonOf(err error) string {
+	if shed := (*router.Shed)(nil); errors.As(err, &shed) {
+		return Shed
+	}
+	return Refused
+}
+
+// pumpEvery is how often gateways look again at the requests they hold.
+const pumpEvery = 20 * time.Millisecond
+
+func (w *world) startPump(g *gateway) {
+	if !g.pumping {
+		g.pumping = true
+		w.queue.push(w.now+pumpEvery, pumpDue, slices.Index(w.gates, g), 0)
+	}
+}
+
+// pump lets a gateway look again, and goes on while somebody is held.
+func (w *world) pump(g *gateway) {
+	g.pumping = false
+	for _, model := range g.models {
+		r := g.routers[model]
+		r.Pump(w.clock())
+		if r.Waiting() > 0 {
+			w.startPump(g)
+		}
+	}
 }
 
 // current is the flight of an event, nil if the event belongs to a former attempt.
@@ -228,6 +292,8 @@ func (w *world) endSeen(slot int, attempt int32) {
 	if f == nil {
 		return
 	}
+	f.lease.Cached(f.outcome.Cached) // engines tell with the last chunk
+	f.lease.Output(f.outcome.Request.OutputTokens)
 	f.lease.Done(w.clock(), backends.Outcome{Class: backends.Served})
 	f.outcome.Engine = f.engine
 	w.finish(slot, OK)
@@ -259,6 +325,10 @@ func (w *world) failureSeen(slot int, attempt int32, reason string) {
 func (w *world) finish(slot int, reason string) {
 	f := &w.flights[slot]
 	f.outcome.E2E, f.outcome.Reason = w.now-f.outcome.Request.At, reason
+	if f.ticket != nil {
+		f.gate.routers[f.ask.Model].Leave(w.clock(), f.ticket)
+		f.ticket = nil
+	}
 	if reason == Unfinished && f.lease != nil {
 		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Dropped})
 	}

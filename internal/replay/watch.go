@@ -63,7 +63,7 @@ func (w *world) scrapeRead(g, i int) {
 func (w *world) scrapeSeen(g, i int) {
 	s := &w.gates[g].scrapes[i]
 	if s.ok {
-		signals, err := backends.ParseSignals(backends.VLLM, strings.NewReader(exposition(s.text, w.engines[i].lives)))
+		signals, err := backends.ParseSignals(backends.VLLM, strings.NewReader(exposition(s.text, w.engines[i].Params.NoPrefixCache, w.engines[i].lives)))
 		if err == nil {
 			signals.Began, signals.At, signals.OwnInFlight = origin.Add(s.began), w.clock(), s.own
 			w.gates[g].targets[i].SetSignals(signals)
@@ -73,14 +73,19 @@ func (w *world) scrapeSeen(g, i int) {
 }
 
 // exposition is the part of vLLM's metrics that the gateway reads.
-func exposition(s engine.Stats, life int) string {
-	use := 0.0
+func exposition(s engine.Stats, noCache bool, life int) string {
+	use, caching := 0.0, "True"
+	if noCache {
+		caching = "False"
+	}
 	if s.KVTotal > 0 {
 		use = float64(s.KVUsed) / float64(s.KVTotal)
 	}
 	return fmt.Sprintf("vllm:num_requests_running %d\nvllm:num_requests_waiting %d\nvllm:kv_cache_usage_perc %g\n"+
-		"vllm:prefix_cache_queries_total %d\nvllm:prefix_cache_hits_total %d\nprocess_start_time_seconds %d\n",
-		s.Running, s.Waiting, use, s.PrefixQueries, s.PrefixHits, origin.Unix()+int64(life))
+		"vllm:prefix_cache_queries_total %d\nvllm:prefix_cache_hits_total %d\n"+
+		"vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"%s\"} 1\nprocess_start_time_seconds %d\n",
+		s.Running, s.Waiting, use, s.PrefixQueries, s.PrefixHits,
+		engine.BlockTokens, s.KVTotal, caching, origin.Unix()+int64(life))
 }
 
 func (w *world) probe(g, i int) {

@@ -152,6 +152,10 @@ func (w *world) handle(e event) {
 		w.endSeen(int(e.a), e.b)
 	case lostSeen:
 		w.failureSeen(int(e.a), e.b, Lost)
+	case admitted:
+		w.admitted(int(e.a), e.b)
+	case pumpDue:
+		w.pump(w.gates[e.a])
 	case rejectSeen:
 		w.failureSeen(int(e.a), e.b, Refused)
 	case refusalSeen:

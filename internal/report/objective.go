@@ -20,7 +20,13 @@ func (o Objective) Met(s *Sample) bool {
 		return false
 	}
 	within := func(v, limit time.Duration) bool { return limit == 0 || v <= limit }
-	return within(s.TTFT, o.TTFT+o.TTFTPerToken*time.Duration(s.Prompt)) && within(s.TPOT, o.TPOT) && within(s.E2E, o.E2E)
+	return within(s.TTFT, o.Within(s.Prompt)) && within(s.TPOT, o.TPOT) && within(s.E2E, o.E2E)
+}
+
+// Within is the time to first token allowed for a prompt of that length; 0 if
+// there is no objective.
+func (o Objective) Within(prompt int) time.Duration {
+	return o.TTFT + o.TTFTPerToken*time.Duration(prompt)
 }
 
 // ParseObjective reads "ttft=400ms,ttft-per-token=250us,tpot=80ms,e2e=30s";

@@ -32,6 +32,7 @@ type Sample struct {
 const (
 	OK           = "ok"
 	Refused      = "refused"
+	Shed         = "shed"
 	TooLong      = "too_long"
 	UnknownModel = "unknown_model"
 	Lost         = "lost"
@@ -45,7 +46,7 @@ func (s *Sample) OK() bool { return s.Reason == OK }
 // engine on sight.
 func (s *Sample) Refused() bool {
 	switch s.Reason {
-	case Refused, TooLong, UnknownModel:
+	case Refused, Shed, TooLong, UnknownModel:
 		return true
 	}
 	return false

@@ -35,7 +35,18 @@ type Candidate struct {
 	// What the router's predictor expects; 0 where nothing is predicted.
 	P50, P95 time.Duration // of the time to first token
 	TPOT     time.Duration // between tokens, with this request decoding as well
+	Stale    bool          // the engine's own numbers are older than they should be
+	Harmed   int           // requests decoding there that would newly miss their TPOT objective
+	Pending  int           // prompt tokens ahead of it, of this gateway and others
+
+	// Compliance is the share of requests of the same contract that met it there
+	// lately, 0..1; 1 where nobody keeps count.
+	Compliance float64
 }
+
+// ErrHeld says that there are backends, but that none is to be given the
+// request now.
+var ErrHeld = errors.New("no backend is to be given the request now")
 
 // ErrNoBackend says that no backend of the pool may be given work.
 var ErrNoBackend = errors.New("no backend available")
@@ -80,8 +91,8 @@ type Claim struct {
 
 // Claim chooses a backend and counts the work on it in one critical section,
 // so that two requests never both see the same idle backend. choose gets at
-// least one candidate and returns an index into it; it must be quick and must
-// not keep the slice. Backends in tried are left out. A backend in probation
+// least one candidate and returns an index into it, or -1 for none of them
+// (ErrHeld); it must be quick and must not keep the slice. Backends in tried are left out. A backend in probation
 // takes the next first attempt without being weighed.
 func (p *Pool) Claim(now time.Time, w Work, tried []*Backend, choose func([]Candidate) int) (*Claim, error) {
 	p.claims.mu.Lock()
@@ -98,6 +109,9 @@ func (p *Pool) Claim(now time.Time, w Work, tried []*Backend, choose func([]Cand
 	}
 	for len(s.free) > 0 {
 		i := choose(s.free)
+		if i < 0 {
+			return nil, ErrHeld
+		}
 		if c := p.take(now, w, s.free[i].Backend, false); c != nil {
 			return c, nil
 		}

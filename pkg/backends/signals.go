@@ -31,6 +31,7 @@ type Signals struct {
 	KVUse          float64 // share of the KV cache in use, 0..1
 	PrefixHitRatio float64 // share of prompt tokens found in the prefix cache since the previous scrape, 0..1
 	CPU            float64 // CPU cores used since the previous scrape
+	CacheTokens    float64 // size of the KV cache in tokens
 	StartTime      float64 // Unix seconds at which the engine's process started
 
 	// OwnInFlight is what the gateway itself had in flight there when the
@@ -38,6 +39,7 @@ type Signals struct {
 	OwnInFlight int
 
 	prefixHits, prefixQueries, cpuSeconds float64 // cumulative
+	prefixCaching                         float64 // 1: prefixes are reused; 0: they are not
 }
 
 // Age is how old the signals are at now; they describe the engine as of At.
@@ -52,8 +54,8 @@ func (s Signals) Age(now time.Time) time.Duration {
 // UnknownSignals is a Signals in which every value is unknown.
 func UnknownSignals() Signals {
 	nan := math.NaN()
-	return Signals{Running: nan, Waiting: nan, KVUse: nan, PrefixHitRatio: nan, CPU: nan, StartTime: nan,
-		prefixHits: nan, prefixQueries: nan, cpuSeconds: nan}
+	return Signals{Running: nan, Waiting: nan, KVUse: nan, PrefixHitRatio: nan, CPU: nan, CacheTokens: nan, StartTime: nan,
+		prefixHits: nan, prefixQueries: nan, cpuSeconds: nan, prefixCaching: nan}
 }
 
 // ErrNoSignals says that a scrape held none of the engine kind's metrics.
@@ -108,6 +110,7 @@ type field struct {
 	parts string // label that is empty on a total and set on the parts of it
 	ratio bool   // in 0..1, and averaged over series instead of summed
 	add   bool
+	of    func(*dto.Metric) float64 // what a series says, where that is not its value
 	dst   func(*Signals) *float64
 }
 
@@ -119,6 +122,8 @@ func prefixHits(s *Signals) *float64    { return &s.prefixHits }
 func prefixQueries(s *Signals) *float64 { return &s.prefixQueries }
 func cpuSeconds(s *Signals) *float64    { return &s.cpuSeconds }
 func startTime(s *Signals) *float64     { return &s.StartTime }
+func cacheTokens(s *Signals) *float64   { return &s.CacheTokens }
+func prefixCaching(s *Signals) *float64 { return &s.prefixCaching }
 
 // fieldsOf lists the metric names of an engine kind, new names first.
 func fieldsOf(kind Kind) []field {
@@ -139,6 +144,8 @@ func fieldsOf(kind Kind) []field {
 			field{name: "vllm:gpu_prefix_cache_hits_total", dst: prefixHits},
 			field{name: "vllm:gpu_prefix_cache_queries_total", dst: prefixQueries},
 			field{name: "vllm:gpu_prefix_cache_hit_rate", ratio: true, dst: hitRatio},
+			field{name: "vllm:cache_config_info", of: vllmCacheTokens, dst: cacheTokens},
+			field{name: "vllm:cache_config_info", of: vllmPrefixCaching, ratio: true, dst: prefixCaching},
 		)
 	case SGLang:
 		return append(process,
@@ -149,6 +156,7 @@ func fieldsOf(kind Kind) []field {
 			field{name: "sglang:cached_tokens_total", dst: prefixHits},
 			field{name: "sglang:prompt_tokens_total", dst: prefixQueries},
 			field{name: "sglang:cache_hit_rate", ratio: true, dst: hitRatio},
+			field{name: "sglang:max_total_num_tokens", dst: cacheTokens},
 		)
 	case TGI:
 		return append(process,
@@ -261,6 +269,9 @@ func (f field) read(series []*dto.Metric) (v float64, ok bool) {
 	shards := map[string]float64{}
 	for _, m := range series {
 		x := m.GetUntyped().GetValue()
+		if f.of != nil {
+			x = f.of(m)
+		}
 		if possible := x >= 0 && x <= maxValue; !possible || !f.counts(m, series) {
 			continue
 		}
@@ -299,6 +310,28 @@ func label(m *dto.Metric, name string) string {
 		}
 	}
 	return ""
+}
+
+// vllmCacheTokens is the size that vLLM states in the labels of its cache's
+// configuration; NaN where it is not known yet.
+func vllmCacheTokens(m *dto.Metric) float64 {
+	blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
+	size, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
+	if err != nil || err2 != nil || blocks <= 0 || size <= 0 {
+		return math.NaN()
+	}
+	return blocks * size
+}
+
+// vllmPrefixCaching is 0 or 1; NaN where vLLM does not say.
+func vllmPrefixCaching(m *dto.Metric) float64 {
+	switch label(m, "enable_prefix_caching") {
+	case "True":
+		return 1
+	case "False":
+		return 0
+	}
+	return math.NaN()
 }
 
 // shard names the independent part of the engine a series belongs to: all its

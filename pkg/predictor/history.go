@@ -25,7 +25,7 @@ type responseSlice struct {
 // add counts an answer that ended at t after so many seconds.
 func (r *responses) add(t, seconds float64) {
 	minute := int64(t / 60)
-	s := &r.slices[minute%int64(len(r.slices))]
+	s := &r.slices[max(minute, 0)%int64(len(r.slices))] // a clock put back may give less than 0
 	if s.minute != minute {
 		*s = responseSlice{minute: minute}
 	}
@@ -87,9 +87,9 @@ func (r *responses) cpuCovariance() float64 {
 
 // arrivals counts a pool's requests per second over 5 minutes.
 type arrivals struct {
-	counts [300]uint32
-	first  int64 // second of the first request
-	last   int64 // second of the latest
+	counts [301]uint32 // the present second and 300 before it
+	first  int64       // second of the first request
+	last   int64       // second of the latest
 	any    bool
 }
 
@@ -99,7 +99,7 @@ func (a *arrivals) add(second int64) {
 	a.counts[mod(second)]++
 }
 
-func mod(second int64) int64 { return ((second % 300) + 300) % 300 }
+func mod(second int64) int64 { return ((second % 301) + 301) % 301 }
 
 // advance clears the seconds that have gone by since the latest.
 func (a *arrivals) advance(second int64) {
@@ -107,7 +107,7 @@ func (a *arrivals) advance(second int64) {
 		a.first, a.last, a.any = second, second, true
 		return
 	}
-	for s := max(a.last+1, second-299); s <= second; s++ {
+	for s := max(a.last+1, second-300); s <= second; s++ {
 		a.counts[mod(s)] = 0
 	}
 	a.last = max(a.last, second)

@@ -34,11 +34,15 @@ const (
 	TokenLoad      = "token-load"
 	LMetric        = "lmetric"
 	PrefixAffinity = "prefix-affinity"
+
+	Headroom = "headroom"
+	Weighted = "weighted"
+	Argmin   = "argmin"
 )
 
 // PolicyNames lists every policy, default first.
 func PolicyNames() []string {
-	return []string{LeastInFlight, RoundRobin, Random, P2C, PeakEWMA, TokenLoad, LMetric, PrefixAffinity}
+	return []string{LeastInFlight, RoundRobin, Random, P2C, PeakEWMA, TokenLoad, LMetric, PrefixAffinity, Headroom, Weighted, Argmin}
 }
 
 // NewPolicy returns a fresh policy by name. src decides ties and draws; the
@@ -62,8 +66,23 @@ func NewPolicy(name string, src rand.Source) (Policy, error) {
 		return prefixAffinity(lowest(rng, tokenCost)), nil
 	case RoundRobin:
 		return &roundRobin{}, nil
+	case Headroom:
+		return foreseeing{headroom(rng)}, nil
+	case Argmin:
+		return foreseeing{lowest(rng, argminCost)}, nil
+	case Weighted:
+		return foreseeing{weightedByScore(rng)}, nil
 	}
 	return nil, fmt.Errorf("unknown policy %q; one of %v", name, PolicyNames())
+}
+
+// Foresees reports whether a policy needs predictions.
+func Foresees(name string) bool {
+	switch name {
+	case Headroom, Weighted, Argmin:
+		return true
+	}
+	return false
 }
 
 // cost of giving a candidate one more request; lower is better.

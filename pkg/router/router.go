@@ -16,6 +16,14 @@ type Request struct {
 	Turn         int    // user messages of the conversation; 0 if unknown
 	Session      string // key of the conversation or user; may be empty
 
+	// What its contract allows; 0 if it says nothing. TTFT counts from Accepted.
+	Accepted time.Time
+	TTFT     time.Duration
+	TPOT     time.Duration
+	Contract string // name; empty: none
+	Tenant   string // for fairness; may be empty
+	Class    int    // criticality: lower ones are let in first
+
 	// Blocks are chained hashes of the prompt's blocks of
 	// backends.BlockTokens tokens, from its start; empty if unknown.
 	Blocks []uint64
@@ -31,6 +39,10 @@ type Router struct {
 	foresight *Foresight // nil: nothing is predicted
 	places    map[*backends.Backend]int
 	foresees  bool // the policy wants every candidate's prediction
+
+	admission *Admission // nil: everybody is let in at once
+	queue     queue
+	open      []backends.Candidate // scratch, guarded by the queue's mutex
 }
 
 // Foresight is what a router predicts with: the pool's estimators and an
@@ -38,6 +50,14 @@ type Router struct {
 type Foresight struct {
 	Pool      *predictor.Pool
 	Instances []*predictor.Instance
+	Ledger    Ledger // may be nil
+}
+
+// Ledger keeps count of promises met.
+type Ledger interface {
+	// Compliance is the share of the contract's requests that met it on the
+	// instance lately, 0..1.
+	Compliance(now time.Time, instance, contract string) float64
 }
 
 // Foresee makes the router predict. It is to be called before the first Claim.
@@ -62,6 +82,7 @@ func (r *Router) Pool() *backends.Pool { return r.pool }
 // Lease is one claimed slot on one backend. Whoever holds it must end it with
 // Done. It is safe for concurrent use.
 type Lease struct {
+	router  *Router
 	claim   *backends.Claim
 	policy  string             // name of the one that chose
 	attempt *predictor.Attempt // nil: nothing is predicted
@@ -70,15 +91,19 @@ type Lease struct {
 // Claim chooses a backend for req, leaving out those already tried, and
 // counts the work on it. The error wraps backends.ErrNoBackend.
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
+	return r.claim(now, req, tried, func(c []backends.Candidate) int { return r.policy.Pick(now, req, c) })
+}
+
+func (r *Router) claim(now time.Time, req *Request, tried []*backends.Backend, pick func([]backends.Candidate) int) (*Lease, error) {
 	work := backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}
 	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
 		r.foretell(now, req, c)
-		return r.policy.Pick(now, req, c)
+		return pick(c)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}, nil
+	return &Lease{router: r, claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}, nil
 }
 
 // foretell predicts for every candidate, if the policy asks for it.
@@ -90,7 +115,17 @@ func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
 		tell(r.foresight.Instances[c[k].Index], c[k].Signals)
 		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(req.PromptTokens-c[k].Cached))
 		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
+		c[k].Harmed, c[k].Pending = f.Harmed, f.Pending
+		c[k].Stale = !c[k].Signals.At.IsZero() && c[k].Signals.Age(now) > staleAfter
+		c[k].Compliance = r.foresight.compliance(now, &c[k], req)
 	}
+}
+
+func (f *Foresight) compliance(now time.Time, c *backends.Candidate, req *Request) float64 {
+	if f.Ledger == nil || req.Contract == "" {
+		return 1
+	}
+	return f.Ledger.Compliance(now, c.Backend.Name, req.Contract)
 }
 
 // begin tells the predictor of an attempt.
@@ -103,6 +138,9 @@ func (r *Router) begin(now time.Time, req *Request, claim *backends.Claim) *pred
 	tell(i, &signals)
 	return r.foresight.Pool.Begin(now, i, req.work(claim.Uncached()))
 }
+
+// staleAfter is the age from which on an engine's own numbers are stale.
+const staleAfter = 15 * time.Second
 
 // tell passes on what the engine's metrics last said.
 func tell(i *predictor.Instance, s *backends.Signals) {
@@ -117,7 +155,7 @@ func tell(i *predictor.Instance, s *backends.Signals) {
 
 // work is the request as the predictor sees it.
 func (q *Request) work(uncached int) predictor.Work {
-	return predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream}
+	return predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream, TPOT: q.TPOT}
 }
 
 // Backend is the backend the lease is on.
@@ -132,11 +170,20 @@ func (l *Lease) Reason() string {
 	return l.policy
 }
 
+// Name labels the attempt's sample with its engine and the revision of the
+// configuration. To be called before the first token.
+func (l *Lease) Name(backend, revision string) {
+	if l.attempt != nil {
+		l.attempt.Name(backend, revision)
+	}
+}
+
 // FirstToken ends the lease's prefill share and records the upstream TTFT.
 // Only the first call counts, and none after Done.
 func (l *Lease) FirstToken(now time.Time) {
 	l.claim.FirstToken(now)
 	l.Token(now)
+	l.router.Pump(now)
 }
 
 // Token notes a token of a streamed answer after the first.
@@ -179,11 +226,20 @@ func (l *Lease) Prediction() (p predictor.Prediction, by predictor.Kind, ok bool
 // Done ends the lease with its outcome and reports whether the outcome
 // ejected the backend. Only the first call counts, on whatever goroutine.
 func (l *Lease) Done(now time.Time, o backends.Outcome) backends.Ejection {
+	e := l.end(now, o)
+	l.router.Pump(now)
+	return e
+}
+
+func (l *Lease) end(now time.Time, o backends.Outcome) backends.Ejection {
 	if l.attempt != nil {
 		l.attempt.Done(now, end(o))
 	}
 	return l.claim.End(now, o)
 }
+
+// drop ends a lease that nobody took.
+func (l *Lease) drop(now time.Time) { l.end(now, backends.Outcome{Class: backends.Dropped}) }
 
 // end is an outcome as the predictor sees it.
 func end(o backends.Outcome) predictor.End {

@@ -1,0 +1,263 @@
+package router
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// Admission is how requests are let in. Zero fields mean the default named
+// beside them.
+type Admission struct {
+	// PendingTokens closes an instance while so many prompt tokens wait there. 2000
+	PendingTokens int
+	// MaxHeld is how many requests wait at the gateway at most, for a model. 2000
+	MaxHeld int
+}
+
+func (a Admission) withDefaults() Admission {
+	if a.PendingTokens == 0 {
+		a.PendingTokens = 2000
+	}
+	if a.MaxHeld == 0 {
+		a.MaxHeld = 2000
+	}
+	return a
+}
+
+// Shed is the error of a request that is not let in.
+type Shed struct {
+	Reason     string        // one of the Shed constants
+	RetryAfter time.Duration // when trying again may help
+}
+
+// Why requests are shed.
+const (
+	ShedDeadline = "deadline" // its budget was gone before anybody could begin
+	ShedFull     = "full"     // too many were waiting already
+)
+
+func (s *Shed) Error() string { return "shed: " + s.Reason }
+
+// Ticket is a request on its way to a backend: decided, with a lease or an
+// error, or held at the gateway.
+type Ticket struct {
+	Lease *Lease // nil while it is held, and if Err is set
+	Err   error  // *Shed, or as Claim's
+	Held  time.Duration
+
+	req      *Request
+	tried    []*backends.Backend
+	entered  time.Time
+	deadline time.Time     // of the first token; far away without a contract
+	best     time.Duration // lowest prediction when it was last looked at
+	decided  bool
+	notify   func()
+}
+
+// Decided reports whether the ticket has its lease or its error.
+func (t *Ticket) Decided() bool { return t.decided }
+
+// queue holds the requests of one pool that wait at the gateway, by class and
+// then by deadline.
+type queue struct {
+	mu   sync.Mutex
+	held []*Ticket
+}
+
+// farAway is the deadline of requests that have none.
+const farAway = time.Hour
+
+// Admit makes the router hold requests back until an instance can take them
+// without harm. It is to be called before the first Enter.
+func (r *Router) Admit(a Admission) {
+	a = a.withDefaults()
+	r.admission = &a
+}
+
+// Enter asks for a backend. Without admission, or with a policy that predicts
+// nothing, the ticket is decided at once; otherwise it may be held, and notify
+// is called once it is decided, on any goroutine, perhaps before Enter returns.
+// A ticket that is not waited for any more must be given to Leave.
+func (r *Router) Enter(now time.Time, req *Request, tried []*backends.Backend, notify func()) *Ticket {
+	t := &Ticket{req: req, tried: tried, entered: now, notify: notify, deadline: now.Add(farAway)}
+	if req.TTFT > 0 {
+		t.deadline = req.Accepted.Add(req.TTFT)
+	}
+	if r.admission == nil || !r.foresees {
+		t.Lease, t.Err = r.Claim(now, req, tried)
+		t.decided = true
+		return t
+	}
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	if len(r.queue.held) >= r.admission.MaxHeld {
+		t.decide(now, nil, &Shed{Reason: ShedFull, RetryAfter: retryAfter(0)})
+		return t
+	}
+	r.queue.insert(t)
+	r.pump(now)
+	return t
+}
+
+// Leave takes a ticket out that nobody waits for any more. One that was
+// decided meanwhile has its lease ended.
+func (r *Router) Leave(now time.Time, t *Ticket) {
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	if t.decided {
+		if t.Lease != nil {
+			t.Lease.drop(now)
+		}
+		return
+	}
+	t.decided = true
+	r.queue.remove(t)
+}
+
+// Pump looks again at the requests held: to be called when time has passed.
+// First tokens and ends of leases do it by themselves.
+func (r *Router) Pump(now time.Time) {
+	if r.admission == nil {
+		return
+	}
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	if len(r.queue.held) > 0 {
+		r.pump(now)
+	}
+}
+
+// Waiting is how many requests are held.
+func (r *Router) Waiting() int {
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	return len(r.queue.held)
+}
+
+func (q *queue) insert(t *Ticket) {
+	at, _ := slices.BinarySearchFunc(q.held, t, func(a, b *Ticket) int {
+		if a.req.Class != b.req.Class {
+			return a.req.Class - b.req.Class
+		}
+		if a.deadline.After(b.deadline) {
+			return 1
+		}
+		return -1
+	})
+	q.held = slices.Insert(q.held, at, t)
+}
+
+func (q *queue) remove(t *Ticket) {
+	if k := slices.Index(q.held, t); k >= 0 {
+		q.held = slices.Delete(q.held, k, k+1)
+	}
+}
+
+// tries is how many of the held are offered a place at each look: one that
+// fits somewhere passes others that fit nowhere.
+const tries = 8
+
+// pump lets in whoever can be, until nobody can. Called with the queue locked.
+func (r *Router) pump(now time.Time) {
+	r.shedLate(now)
+	for r.letOneIn(now) {
+	}
+}
+
+// shedLate turns away those whose budget is gone.
+func (r *Router) shedLate(now time.Time) {
+	r.queue.held = slices.DeleteFunc(r.queue.held, func(t *Ticket) bool {
+		if !now.After(t.deadline) {
+			return false
+		}
+		t.decide(now, nil, &Shed{Reason: ShedDeadline, RetryAfter: retryAfter(t.best)})
+		return true
+	})
+}
+
+// retryAfter is between 1 and 8 s.
+func retryAfter(predicted time.Duration) time.Duration {
+	return min(max(predicted.Round(time.Second), time.Second), 8*time.Second)
+}
+
+// letOneIn offers places in order: those that can still be in time, then the
+// lost.
+func (r *Router) letOneIn(now time.Time) bool {
+	for _, lost := range [2]bool{false, true} {
+		tried := 0
+		for k := 0; k < len(r.queue.held) && tried < tries; k++ {
+			t := r.queue.held[k]
+			if t.isLost(now) != lost {
+				continue
+			}
+			tried++
+			lease, err := r.claimOpen(now, t)
+			if errors.Is(err, backends.ErrHeld) {
+				continue
+			}
+			r.queue.held = slices.Delete(r.queue.held, k, k+1)
+			t.decide(now, lease, err)
+			return true
+		}
+	}
+	return false
+}
+
+// isLost reports whether the request could not be in time, as of the last look.
+func (t *Ticket) isLost(now time.Time) bool { return now.Add(t.best).After(t.deadline) }
+
+func (t *Ticket) decide(now time.Time, l *Lease, err error) {
+	t.Lease, t.Err, t.decided, t.Held = l, err, true, now.Sub(t.entered)
+	if t.notify != nil {
+		t.notify()
+	}
+}
+
+// claimOpen claims one of the instances that are open to the request.
+func (r *Router) claimOpen(now time.Time, t *Ticket) (*Lease, error) {
+	return r.claim(now, t.req, t.tried, func(c []backends.Candidate) int {
+		t.best = bestP50(c)
+		return r.pickOpen(now, t.req, c)
+	})
+}
+
+func bestP50(c []backends.Candidate) time.Duration {
+	best := c[0].P50
+	for i := range c[1:] {
+		best = min(best, c[i+1].P50)
+	}
+	return best
+}
+
+// pickOpen lets the policy choose among those that are open; -1 if none is.
+func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate) int {
+	r.open = r.open[:0]
+	for i := range c {
+		if r.isOpen(req, &c[i]) {
+			r.open = append(r.open, c[i])
+		}
+	}
+	if len(r.open) == 0 {
+		return -1
+	}
+	chosen := r.open[r.policy.Pick(now, req, r.open)].Index
+	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == chosen })
+}
+
+// isOpen reports whether an instance can take the request without harm: few
+// prompt tokens are pending there, and neither a running answer nor its own
+// would newly miss the time between tokens that was promised. One that is idle
+// is always open.
+func (r *Router) isOpen(req *Request, c *backends.Candidate) bool {
+	switch {
+	case c.Load.InFlight+c.Load.Held == 0:
+		return true
+	case c.Pending >= r.admission.PendingTokens || c.Harmed > 0:
+		return false
+	}
+	return req.TPOT == 0 || c.TPOT <= req.TPOT
+}

@@ -1,0 +1,127 @@
+package router
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/firsttoken/firsttoken/pkg/backends"
+)
+
+// foreseeing marks a policy that wants every candidate's prediction.
+type foreseeing struct{ Policy }
+
+func (foreseeing) foresees() {}
+
+const (
+	complianceWeight = 0.6
+	latencyWeight    = 0.4
+	// floorTTFT is the least prediction that counts: below it, faster is no better.
+	floorTTFT = 10 * time.Millisecond
+)
+
+// score is 0.6·C + 0.4·L: C the share of the contract's requests the instance
+// met, L the normalised reciprocal of its predicted P95 TTFT, with best the
+// lowest prediction of all candidates. It lies in (0, 1].
+func score(c *backends.Candidate, best time.Duration) float64 {
+	l := float64(max(best, floorTTFT)) / float64(max(expected(c.P95, c), floorTTFT))
+	return complianceWeight*c.Compliance + latencyWeight*l
+}
+
+// bestP95 is the lowest prediction of all candidates.
+func bestP95(c []backends.Candidate) time.Duration {
+	best := expected(c[0].P95, &c[0])
+	for i := range c[1:] {
+		best = min(best, expected(c[i+1].P95, &c[i+1]))
+	}
+	return best
+}
+
+// weightedByScore is the literal rule: one draw, with the scores as weights.
+func weightedByScore(rng *rand.Rand) Policy {
+	return PolicyFunc(func(_ time.Time, _ *Request, c []backends.Candidate) int {
+		best, total := bestP95(c), 0.0
+		for i := range c {
+			total += score(&c[i], best) / handicap(&c[i])
+		}
+		x := rng.Float64() * total
+		for i := range c {
+			if x -= score(&c[i], best) / handicap(&c[i]); x < 0 {
+				return i
+			}
+		}
+		return len(c) - 1
+	})
+}
+
+// argminCost is the predicted time to first token.
+func argminCost(_ *Request, c *backends.Candidate) float64 {
+	return expected(c.P50, c).Seconds() * handicap(c)
+}
+
+// expected is a prediction, or the recent TTFT where nothing predicts, with
+// recent failures as latency.
+func expected(predicted time.Duration, c *backends.Candidate) time.Duration {
+	if predicted == 0 {
+		predicted = max(c.Load.TTFT, ewmaFloor)
+	}
+	return predicted + time.Duration(c.Load.Penalty*float64(failurePenalty))
+}
+
+// unbounded stands in for a budget that no contract states, so that instances
+// compare by their predictions.
+const unbounded = time.Second
+
+// explore is the share of choices that go to any instance the request fits on,
+// so that what is known of the others does not grow old.
+const explore = 0.01
+
+// headroom takes the candidate of lowest fit/score: fit is the largest share
+// of a budget that the request would use there, max(P95 TTFT / time left, TPOT
+// / its objective).
+func headroom(rng *rand.Rand) Policy {
+	return PolicyFunc(func(now time.Time, req *Request, c []backends.Candidate) int {
+		best, left := bestP95(c), req.left(now)
+		pick, lowest := 0, 0.0
+		for i := range c {
+			cost := fit(req, &c[i], left) / score(&c[i], best) * handicap(&c[i])
+			if i == 0 || cost < lowest {
+				pick, lowest = i, cost
+			}
+		}
+		if rng.Float64() < explore {
+			if i := rng.IntN(len(c)); fit(req, &c[i], left) < 0.5 && c[i].Load.Penalty == 0 {
+				return i
+			}
+		}
+		return pick
+	})
+}
+
+// left is what remains of the budget for the first token; at least 10 ms.
+func (q *Request) left(now time.Time) time.Duration {
+	if q.TTFT == 0 {
+		return unbounded
+	}
+	return max(q.TTFT-now.Sub(q.Accepted), 10*time.Millisecond)
+}
+
+func fit(req *Request, c *backends.Candidate, left time.Duration) float64 {
+	share := float64(expected(c.P95, c)) / float64(left)
+	if req.TPOT > 0 {
+		share = max(share, float64(c.TPOT)/float64(req.TPOT))
+	}
+	return share
+}
+
+// handicap makes a candidate dearer that failed lately, has a lower weight or
+// ramps up, or whose own numbers are old.
+func handicap(c *backends.Candidate) float64 {
+	h := (1 + c.Load.Penalty) / c.Weight
+	if c.Stale {
+		h *= staleHandicap
+	}
+	return h
+}
+
+// staleHandicap weighs against an engine that has not told its numbers lately.
+const staleHandicap = 1.1
