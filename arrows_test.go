@@ -19,16 +19,19 @@ const module = "github.com/firsttoken/firsttoken/"
 // arrows lists what each package may import of ours. Imports point one way:
 // cmd → app → proxy → router → backends; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":               {"internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/replay", "internal/report", "internal/trace", "pkg/router"},
-	"internal/app":              {"internal/config", "internal/edge", "internal/monitor", "internal/proxy", "internal/telemetry", "pkg/backends", "pkg/router"},
-	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/router"},
+	"cmd/gateway":               {"deploy/contracts", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/models", "internal/replay", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"internal/app":              {"internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router"},
+	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},
+	"internal/config":           {"deploy/profiles"},
 	"internal/engine":           {"deploy/profiles"},
 	"internal/engine/calibrate": {"internal/engine"},
 	"internal/fleet":            {"deploy/fleets", "internal/config", "internal/engine"},
+	"internal/models":           {"pkg/predictor/trees"},
 	"internal/monitor":          {"pkg/backends"},
 	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/predictor", "pkg/router"},
-	"internal/telemetry":        {"pkg/backends"},
+	"internal/samples":          {"pkg/predictor", "pkg/predictor/trees"},
+	"internal/telemetry":        {"pkg/backends", "pkg/predictor"},
 	"pkg/router":                {"pkg/backends", "pkg/predictor"},
 }
 

@@ -47,7 +47,7 @@ func TestDocsLinks(t *testing.T) {
 // TestDocsMetrics checks that every metric the documentation names exists.
 func TestDocsMetrics(t *testing.T) {
 	source := ""
-	for _, file := range []string{"internal/telemetry/metrics.go", "internal/telemetry/fleet.go", "internal/telemetry/logs.go"} {
+	for _, file := range []string{"internal/telemetry/metrics.go", "internal/telemetry/fleet.go", "internal/telemetry/prediction.go", "internal/telemetry/logs.go"} {
 		source += read(t, file)
 	}
 	name := regexp.MustCompile(`firsttoken_[a-z_]+`)

@@ -38,7 +38,9 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(serveCommand(), simCommand(), replayCommand(), benchCommand(), configCommand(), versionCommand())
+	root.AddCommand(serveCommand(), simCommand(), replayCommand(), benchCommand(), modelCommand(), configCommand(), versionCommand())
+	root.AddCommand(contractCommand())
+	root.AddCommand(samplesCommand(), trainCommand(), evalCommand())
 	return root
 }
 

@@ -18,11 +18,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/firsttoken/firsttoken/deploy/contracts"
 	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/internal/fleet"
 	"github.com/firsttoken/firsttoken/internal/replay"
 	"github.com/firsttoken/firsttoken/internal/report"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // replayFlags are the flags of replay.
@@ -36,7 +38,9 @@ type replayFlags struct {
 	scrape, network time.Duration
 	goodput         bool
 	target          float64
+	contracts       []string
 	json, html      string
+	decisions       string
 	quiet           bool
 }
 
@@ -56,13 +60,18 @@ TRACE is a file (Azure CSV, Mooncake JSONL, ServeGen, lengths, the gateway's
 access log), a shipped workload (` + strings.Join(workloadNames(), ", ") + `),
 or the start of a file's name in $FIRSTTOKEN_DATA/traces.
 
+POLICY is one of ` + strings.Join(router.PolicyNames(), ", ") + `.
+Headroom holds and sheds requests that nobody can serve in time; headroom+direct
+sends them all at once, and weighted+hold or argmin+hold hold them too.
+
 With several policies or fleets the report compares them; with --seeds it says
 which differences are sure. Ctrl-C prints the report of what has ended until
 then; the exit code is 130.`,
 		Example: `  firsttoken replay --fleet mixed --trace customer-service --requests 5000
   firsttoken replay --fleet equal --trace azure2023_conv --policy round-robin,lmetric --seeds 5 --html report.html
   firsttoken replay --fleet mixed --add h100-llama-3.1-70b-fp8-tp4 --trace azure2023_conv --policy lmetric
-  firsttoken replay --fleet mixed --trace azure2023_conv --find-goodput`,
+  firsttoken replay --fleet mixed --trace azure2023_conv --find-goodput
+  firsttoken replay --fleet mixed --trace customer-service --rate-multiplier 7 --contracts shipped --policy lmetric,headroom,headroom+direct`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runReplay(cmd, f) },
 	}
@@ -85,6 +94,7 @@ then; the exit code is 130.`,
 	flags.StringArrayVar(&d.tenants, "tenant", nil, "draw each request's tenant, as NAME or NAME=WEIGHT; tenants share no cache")
 
 	flags.StringVar(&f.objective, "objective", "", "what every request is to meet (default: its own, of the trace; else "+defaultObjective+")")
+	flags.StringSliceVar(&f.contracts, "contracts", nil, "contract files, or shipped; where one holds it is what counts, and its criticality decides who is let in first")
 	flags.IntVar(&f.gateways, "gateways", 1, "replicas that do not see each other")
 	flags.DurationVar(&f.scrape, "scrape", 300*time.Millisecond, "time between scrapes of an engine's metrics; below 0 never")
 	flags.DurationVar(&f.network, "network", 0, "one way between gateway and engine (default: the fleet's)")
@@ -92,6 +102,7 @@ then; the exit code is 130.`,
 	flags.Float64Var(&f.target, "target", 0.95, "share that is enough, for --find-goodput")
 
 	flags.StringVar(&f.json, "json", "", "write the report as JSON to this file; - is standard output, instead of the table")
+	flags.StringVar(&f.decisions, "decisions", "", "write each request's end to this file, with what was predicted of it: JSON lines")
 	flags.StringVar(&f.html, "html", "", "write the report with plots to this file")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on a terminal")
 	_ = cmd.MarkFlagRequired("trace") // it exists
@@ -110,6 +121,10 @@ func runReplay(cmd *cobra.Command, f replayFlags) error {
 	if err := f.writable(); err != nil {
 		return err
 	}
+	log, err := openDecisions(f.decisions)
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second signal ends at once
@@ -121,14 +136,18 @@ func runReplay(cmd *cobra.Command, f replayFlags) error {
 		trial.Variants[i].Stop = func() bool { return ctx.Err() != nil }
 	}
 	progress := f.progress()
-	trial.Progress = func(variant string, seed int) { progress(fmt.Sprintf("%s, seed %d", variant, seed+1)) }
+	trial.Progress = func(variant string, seed int) {
+		progress(fmt.Sprintf("%s, seed %d", variant, seed+1))
+		log.begin(variant, seed+1)
+	}
+	trial.Seen = log.write
 	if f.goodput {
 		r.Goodput, r.Partial, err = f.search(trial)
 	} else {
 		r.Runs, r.Differences, r.Partial, err = trial.Compare()
 	}
 	progress("")
-	if err != nil {
+	if err := errors.Join(err, log.close()); err != nil {
 		return err
 	}
 	if err := f.write(cmd.OutOrStdout(), &r); err != nil {
@@ -154,6 +173,9 @@ func (f *replayFlags) title() string {
 
 // judgedBy says which objectives hold.
 func (f *replayFlags) judgedBy(t replay.Trial) string {
+	if len(f.contracts) > 0 {
+		return "the contract's that holds; without one " + cmp.Or(f.objective, "the trace's own, or "+defaultObjective)
+	}
 	if f.objective != "" {
 		return f.objective
 	}
@@ -302,7 +324,13 @@ func (f *replayFlags) trial(fleets []namedFleet) (replay.Trial, error) {
 	if t.Source, err = f.demand.source(fleets[0].Models()); err != nil {
 		return t, err
 	}
-	t.Variants, err = f.variants(fleets)
+	if t.Variants, err = f.variants(fleets); err != nil || len(f.contracts) == 0 {
+		return t, err
+	}
+	set, err := openContracts("--contracts", f.contracts)
+	for i := range t.Variants {
+		t.Variants[i].Contracts = set
+	}
 	return t, err
 }
 
@@ -313,11 +341,11 @@ func (f *replayFlags) variants(fleets []namedFleet) ([]replay.Variant, error) {
 	for _, fl := range fleets {
 		c := f.config(fl)
 		for _, policy := range f.policies {
-			if !slices.Contains(router.PolicyNames(), policy) {
-				return nil, fmt.Errorf("--policy %q is unknown: give some of %s", policy, strings.Join(router.PolicyNames(), ", "))
-			}
 			v := replay.Variant{Name: policy, Config: c}
-			v.Policy = policy
+			var err error
+			if v.Policy, v.Admission, err = parsePolicy(policy); err != nil {
+				return nil, err
+			}
 			switch {
 			case len(fleets) > 1 && len(f.policies) > 1:
 				v.Name = fl.name + ": " + policy
@@ -332,6 +360,36 @@ func (f *replayFlags) variants(fleets []namedFleet) ([]replay.Variant, error) {
 		}
 	}
 	return out, nil
+}
+
+// parsePolicy reads a policy and how it lets requests in: +hold and +direct
+// say it, otherwise headroom holds and the others don't.
+func parsePolicy(text string) (policy string, admission *router.Admission, err error) {
+	policy, how, given := strings.Cut(text, "+")
+	hold := &router.Admission{}
+	switch {
+	case !slices.Contains(router.PolicyNames(), policy):
+		return "", nil, fmt.Errorf("--policy %q is unknown: give some of %s", policy, strings.Join(router.PolicyNames(), ", "))
+	case given && how != "hold" && how != "direct":
+		return "", nil, fmt.Errorf("--policy %q: after the + write hold or direct", text)
+	case how == "hold" && !router.Foresees(policy):
+		return "", nil, fmt.Errorf("--policy %q: %s predicts nothing, so it can't tell whom to hold; write %s", text, policy, policy)
+	case how == "hold", !given && policy == router.Headroom:
+		return policy, hold, nil
+	}
+	return policy, nil, nil
+}
+
+// openContracts reads contract files; shipped stands for those of the program.
+func openContracts(flag string, files []string) (*sla.Set, error) {
+	if len(files) == 1 && files[0] == "shipped" {
+		return sla.LoadFS(contracts.Files())
+	}
+	set, err := sla.Load(files...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return set, nil
 }
 
 // config is the replay of one fleet.

@@ -43,14 +43,15 @@ type Options struct {
 
 // App is one gateway. New builds it, Run serves until its context ends.
 type App struct {
-	cfg     *config.Config // as started; addresses and limits of listeners
-	opts    Options
-	logs    *telemetry.Logs
-	metrics *telemetry.Metrics
-	gather  prometheus.Gatherer
-	compile *compiler
-	monitor *monitor.Monitor
-	plane   *proxy.Handler
+	cfg         *config.Config // as started; addresses and limits of listeners
+	opts        Options
+	logs        *telemetry.Logs
+	metrics     *telemetry.Metrics
+	gather      prometheus.Gatherer
+	predictions *predictions
+	compile     *compiler
+	monitor     *monitor.Monitor
+	plane       *proxy.Handler
 
 	data, operator         net.Listener
 	dataServer, operServer *http.Server
@@ -81,7 +82,8 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	}
 	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1, seen: digests(cfg.Files())}
 	a.metrics = telemetry.NewMetrics(reg)
-	a.compile = newCompiler(a.metrics, opts.Dial)
+	a.predictions = newPredictions(a.metrics, logs.Events)
+	a.compile = newCompiler(a.metrics, a.predictions, opts.Dial)
 	a.monitor = monitor.New(logs.Events, a.metrics)
 	rev, err := a.compile.compile(a.number, cfg)
 	if err != nil {
@@ -94,10 +96,16 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	a.plane = proxy.New(rev.table, a.metrics, logs.Events, access)
 	reg.MustRegister(
 		telemetry.NewFleetCollector(func() []*backends.Backend { return a.plane.Table().Backends() }, time.Now),
+		telemetry.NewPredictionCollector(a.predictions.report, time.Now),
 		telemetry.BuildInfo(opts.Version),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.metrics.Reloaded(time.Now(), true, a.number)
+	a.predictions.enforce(cfg, rev.foreseen)
+	if err := a.predictions.keepSamples(cfg.Prediction.Samples); err != nil {
+		return nil, err
+	}
 	if err := a.listen(); err != nil {
+		a.predictions.close()
 		return nil, err
 	}
 	a.monitor.Watch(rev.watch)
@@ -194,6 +202,7 @@ func (a *App) Run(ctx context.Context) error {
 	loops.Go(func() { failed <- serve(a.dataServer, a.data) })
 	loops.Go(func() { failed <- serve(a.operServer, a.operator) })
 	loops.Go(func() { a.watchFiles(watching) })
+	loops.Go(func() { a.predictions.watchModel(watching) })
 	a.logs.Events.Info("serving", zap.Stringer("listen", a.Addr()), zap.Stringer("telemetry", a.OperatorAddr()),
 		zap.Int("models", len(a.cfg.Models)), zap.String("version", a.opts.Version))
 
@@ -210,6 +219,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.stopMonitor()
 	loops.Wait()
 	a.conns.Wait()
+	a.predictions.close()
 	a.logs.Events.Info("stopped")
 	return errors.Join(err, a.logs.Sync())
 }

@@ -18,12 +18,13 @@ import (
 )
 
 // compiler turns configurations into tables. It keeps what outlives a
-// revision: the fleet's live state, connection pools and retry budgets.
+// revision: the fleet's live state, what predicts, connection pools and retry budgets.
 type compiler struct {
-	metrics *telemetry.Metrics
-	fleet   *backends.Fleet
-	dial    proxy.Dialer
-	started time.Time
+	metrics     *telemetry.Metrics
+	predictions *predictions
+	fleet       *backends.Fleet
+	dial        proxy.Dialer
+	started     time.Time
 
 	mu         sync.Mutex
 	transports map[transportKey]*http.Transport
@@ -36,18 +37,19 @@ type transportKey struct {
 	proxy.TransportOptions
 }
 
-func newCompiler(m *telemetry.Metrics, dial proxy.Dialer) *compiler {
+func newCompiler(m *telemetry.Metrics, p *predictions, dial proxy.Dialer) *compiler {
 	return &compiler{
-		metrics: m, fleet: backends.NewFleet(), dial: dial, started: time.Now(),
+		metrics: m, predictions: p, fleet: backends.NewFleet(), dial: dial, started: time.Now(),
 		transports: map[transportKey]*http.Transport{}, budgets: map[string]*proxy.Budget{},
 	}
 }
 
 // revision is a compiled configuration, ready to be put into force.
 type revision struct {
-	table   *proxy.Table
-	watch   []monitor.Target
-	retired []*http.Transport // connection pools that no target uses any more
+	table    *proxy.Table
+	foreseen []foreseen
+	watch    []monitor.Target
+	retired  []*http.Transport // connection pools that no target uses any more
 }
 
 // compile builds a revision. What can fail comes before it touches anything
@@ -69,6 +71,9 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	var models []*proxy.Model
 	for i, pool := range c.fleet.Pools(specs) {
 		m := c.model(cfg.Models[i], pool, policies[i])
+		if cfg.Prediction.Enabled {
+			rev.foreseen = append(rev.foreseen, c.predictions.foresee(predictionRules(cfg.Prediction), cfg.Models[i], m.Router))
+		}
 		for j, b := range pool.Backends {
 			spec := cfg.Models[i].Backends[j]
 			rt := c.transport(used, spec)

@@ -379,6 +379,9 @@ func TestReloadWarnsOfRestart(t *testing.T) {
 		if got := g.chat(plainBody("m")); got.status != 413 {
 			t.Errorf("max_body was not reloaded: %d", got.status)
 		}
+		if err := g.reload(configFor(quiet+"\nprediction: {dwell: 1s, samples: {max_files: 1}}", "a:8000")); err != nil {
+			t.Fatal(err)
+		}
 		g.shutdown()
 		warned := 0
 		for _, line := range g.log.lines(t) {
@@ -386,8 +389,8 @@ func TestReloadWarnsOfRestart(t *testing.T) {
 				warned++
 			}
 		}
-		if warned != 1 {
-			t.Errorf("%d warnings, want 1", warned)
+		if warned != 2 {
+			t.Errorf("%d warnings, want 2", warned)
 		}
 	})
 }

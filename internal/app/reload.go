@@ -60,6 +60,7 @@ func (a *App) reload() error {
 		}
 	}
 	a.plane.Swap(rev.table)
+	a.predictions.enforce(cfg, rev.foreseen)
 	a.monitor.Watch(rev.watch)
 	a.metrics.Keep(rev.keep())
 	for _, t := range rev.retired {
@@ -73,8 +74,8 @@ func (a *App) warnRestart(cfg *config.Config) {
 	if cfg.Server.Listen != a.cfg.Server.Listen || cfg.Telemetry != a.cfg.Telemetry ||
 		cfg.Server.MaxHeaders != a.cfg.Server.MaxHeaders || cfg.Server.MaxHeaderBytes != a.cfg.Server.MaxHeaderBytes ||
 		cfg.Server.MaxURL != a.cfg.Server.MaxURL || cfg.Server.ReadHeaderTimeout != a.cfg.Server.ReadHeaderTimeout ||
-		cfg.Server.KeepAlive != a.cfg.Server.KeepAlive || cfg.Drain != a.cfg.Drain {
-		a.logs.Events.Warn("server listeners and header limits, telemetry and drain keep the values the gateway was started with until it is restarted")
+		cfg.Server.KeepAlive != a.cfg.Server.KeepAlive || cfg.Drain != a.cfg.Drain || cfg.Prediction.Samples != a.cfg.Prediction.Samples {
+		a.logs.Events.Warn("server listeners and header limits, telemetry, drain and prediction.samples keep the values the gateway was started with until it is restarted")
 	}
 }
 

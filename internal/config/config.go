@@ -12,10 +12,11 @@ package config
 // range and form; decoding, defaults and the schema all read them, and the
 // schema takes its descriptions from the comments.
 type Config struct {
-	Server    Server    `yaml:"server"`
-	Telemetry Telemetry `yaml:"telemetry"`
-	Drain     Drain     `yaml:"drain"`
-	Defaults  Defaults  `yaml:"defaults"`
+	Server     Server     `yaml:"server"`
+	Telemetry  Telemetry  `yaml:"telemetry"`
+	Drain      Drain      `yaml:"drain"`
+	Prediction Prediction `yaml:"prediction"`
+	Defaults   Defaults   `yaml:"defaults"`
 	// Models that clients may ask for.
 	Models []Model `yaml:"models" required:"yes"`
 
@@ -40,7 +41,7 @@ type Server struct {
 	ReadBodyTimeout Duration `yaml:"read_body_timeout" default:"60s"`
 	// KeepAlive is how long an idle client connection is kept. Default 120s.
 	KeepAlive Duration `yaml:"keep_alive" default:"120s"`
-	// DebugHeaders adds x-firsttoken-backend and x-firsttoken-attempts to answers. Default false.
+	// DebugHeaders adds x-firsttoken-backend, x-firsttoken-attempts and what was predicted to answers. Default false.
 	DebugHeaders bool `yaml:"debug_headers" default:"false"`
 }
 
@@ -62,6 +63,44 @@ type Drain struct {
 	Accept Duration `yaml:"accept" default:"5s" off:"yes"`
 	// Limit is how long streams may run on after accepting stopped; "off" waits for all of them. Default 120s.
 	Limit Duration `yaml:"limit" default:"120s" off:"yes"`
+}
+
+// Prediction is how the time to first token is predicted, and by which
+// estimator: analytic, linear or lightgbm.
+type Prediction struct {
+	// Enabled predicts for every attempt. Default true.
+	Enabled bool `yaml:"enabled" default:"true"`
+	// LowRate is the requests a second of a model below which linear serves; 0: never for that reason. Default 50.
+	LowRate float64 `yaml:"low_rate" default:"50" min:"0"`
+	// VolatileCV is the coefficient of variation of a model's requests per second
+	// over 5 minutes above which lightgbm serves. Default 0.8.
+	VolatileCV float64 `yaml:"volatile_cv" default:"0.8" above:"0"`
+	// MaxError is the mean relative error of P50 above which an estimator is replaced; 0.12 is 12 %. Default 0.12.
+	MaxError float64 `yaml:"max_error" default:"0.12" above:"0"`
+	// MinSamples is the fewest requests an error is judged by, of at most the last 500. Default 50.
+	MinSamples int `yaml:"min_samples" default:"50" min:"1" max:"500"`
+	// Dwell is the shortest time between two changes of the estimator. Default 30s.
+	Dwell Duration `yaml:"dwell" default:"30s"`
+	// Models is the folder of trained models, whose active one lightgbm uses; a
+	// relative path starts at the folder of the configuration file. Default none.
+	Models  string  `yaml:"models,omitempty"`
+	Samples Samples `yaml:"samples"`
+}
+
+// Samples are what is kept of predictions and of what became of them, to train
+// on. It holds nothing of prompts, keys or users.
+type Samples struct {
+	// Dir is the folder of the sample files, for this gateway alone; a relative
+	// path starts at the folder of the configuration file. Default none: nothing is kept.
+	Dir string `yaml:"dir,omitempty"`
+	// MaxFiles is how many complete files are kept. Default 24.
+	MaxFiles int `yaml:"max_files" default:"24" min:"1"`
+	// MaxFileRows is how many samples a file holds at most. Default 50000.
+	MaxFileRows int `yaml:"max_file_rows" default:"50000" min:"1" max:"10000000"`
+	// MaxAge is how long a file is written to before the next begins. Default 1h.
+	MaxAge Duration `yaml:"max_age" default:"1h" min:"1s"`
+	// MaxBytes is what the complete files may take together. Default 256MiB.
+	MaxBytes ByteSize `yaml:"max_bytes" default:"256MiB" min:"1"`
 }
 
 // Defaults apply to every model and backend that does not set its own.
@@ -109,6 +148,9 @@ type Backend struct {
 	Model string `yaml:"model,omitempty"`
 	// Engine is vllm, sglang, tgi, trtllm, llamacpp or generic. Default generic.
 	Engine string `yaml:"engine" default:"generic" enum:"vllm,sglang,tgi,trtllm,llamacpp,generic"`
+	// Profile is a built-in engine profile to predict by until the engine itself
+	// was measured; "firsttoken sim profiles" lists them. Default none.
+	Profile string `yaml:"profile,omitempty" format:"profile"`
 	// Weight is the backend's relative capacity, > 0. Default 1.
 	Weight float64 `yaml:"weight" default:"1" above:"0" max:"1000000"`
 	// Draining takes the backend out of new work; running streams finish. Default false.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/firsttoken/firsttoken/deploy/profiles"
 )
 
 // format is a form that a string must have: a pattern for the schema and a
@@ -32,9 +35,10 @@ var formats = map[string]format{
 		"write the variable's name, not the secret itself"),
 	"scheme": matching(`^`+tokenChars+`?$`, "is not an authentication scheme",
 		"write one word such as Bearer"),
-	"header": {pattern: `^` + tokenChars + `$`, parse: parseHeader},
-	"listen": {pattern: `^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}$`, parse: parseListen},
-	"url":    {pattern: `^[hH][tT][tT][pP][sS]?://[^/?#@\s]+(/[^?#\s]*)?$`, parse: parseURL},
+	"profile": {pattern: `^[A-Za-z0-9.-]+$`, parse: parseProfile},
+	"header":  {pattern: `^` + tokenChars + `$`, parse: parseHeader},
+	"listen":  {pattern: `^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}$`, parse: parseListen},
+	"url":     {pattern: `^[hH][tT][tT][pP][sS]?://[^/?#@\s]+(/[^?#\s]*)?$`, parse: parseURL},
 }
 
 const tokenChars = `[!#$%&'*+.^_|~0-9A-Za-z` + "`" + `-]+`
@@ -48,6 +52,24 @@ func matching(pattern, is, fix string) format {
 		}
 		return text, nil
 	}}
+}
+
+// parseProfile takes the name of a built-in engine profile, in any case.
+func parseProfile(text string) (string, *fault) {
+	name := strings.ToLower(text)
+	names := profileNames()
+	if !slices.Contains(names, name) {
+		return "", &fault{is: "is no built-in profile", fix: suggest(name, names)}
+	}
+	return name, nil
+}
+
+func profileNames() []string {
+	files, _ := fs.Glob(profiles.Files(), "*.yaml") // the pattern is well formed
+	for i, file := range files {
+		files[i] = strings.TrimSuffix(file, ".yaml")
+	}
+	return files
 }
 
 var headerName = regexp.MustCompile(`^` + tokenChars + `$`)

@@ -17,8 +17,8 @@ import (
 const maxFile = 4 << 20
 
 // Load reads, resolves and checks the file at path. getenv looks up the
-// environment (os.LookupEnv); nil is an empty environment. Relative credential
-// files start at the folder of path. When the content is at fault the error is
+// environment (os.LookupEnv); nil is an empty environment. Relative files and
+// folders start at the folder of path. When the content is at fault the error is
 // of type Errors and holds everything that is wrong.
 func Load(path string, getenv func(string) (string, bool)) (*Config, error) {
 	data, err := readFile(path)
@@ -43,7 +43,7 @@ func readFile(path string) ([]byte, error) {
 }
 
 // Parse is Load for content that is already in memory: name stands in errors,
-// dir is where relative credential files start.
+// dir is where relative files and folders start.
 func Parse(name string, data []byte, dir string, getenv func(string) (string, bool)) (*Config, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
@@ -68,6 +68,8 @@ func Parse(name string, data []byte, dir string, getenv func(string) (string, bo
 
 // complete resolves what the decoded values refer to.
 func (c *Config) complete(d *decoder, dir string) {
+	c.Prediction.Models = absolute(c.Prediction.Models, dir)
+	c.Prediction.Samples.Dir = absolute(c.Prediction.Samples.Dir, dir)
 	for i := range c.Models {
 		for j := range c.Models[i].Backends {
 			b := &c.Models[i].Backends[j]
@@ -78,6 +80,20 @@ func (c *Config) complete(d *decoder, dir string) {
 			}
 		}
 	}
+}
+
+// absolute resolves a path that may start at dir; "" stays.
+func absolute(path, dir string) string {
+	if path == "" {
+		return ""
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return path
 }
 
 // document returns the root of the only YAML document in data.

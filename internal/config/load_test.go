@@ -66,7 +66,11 @@ func TestDefaults(t *testing.T) {
 		},
 		Telemetry: Telemetry{Listen: "127.0.0.1:8081", LogLevel: "info", AccessLog: true},
 		Drain:     Drain{Accept: Duration(5 * time.Second), Limit: Duration(2 * time.Minute)},
-		Defaults:  Defaults{Policy: "least-inflight", Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals},
+		Prediction: Prediction{
+			Enabled: true, LowRate: 50, VolatileCV: 0.8, MaxError: 0.12, MinSamples: 50, Dwell: Duration(30 * time.Second),
+			Samples: Samples{MaxFiles: 24, MaxFileRows: 50_000, MaxAge: Duration(time.Hour), MaxBytes: 256 << 20},
+		},
+		Defaults: Defaults{Policy: "least-inflight", Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals},
 		Models: []Model{{
 			Name: "m", OwnedBy: "firsttoken", Policy: "least-inflight", InjectUsage: "auto",
 			Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals,
@@ -79,6 +83,22 @@ func TestDefaults(t *testing.T) {
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+// Folders are resolved once: what the gateway writes out means the same wherever it lies.
+func TestFolders(t *testing.T) {
+	for text, want := range map[string]string{"": "", "m": "/etc/ft/m", "../m/": "/etc/m", "/var/m": "/var/m", "${NONE:-x}": "/etc/ft/x"} {
+		if text != "" {
+			text = "models: '" + text + "', samples: {dir: '" + text + "'}"
+		}
+		c, err := Parse("config.yaml", []byte(section("prediction: {"+text+"}")), "/etc/ft", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := c.Prediction; p.Models != want || p.Samples.Dir != want {
+			t.Errorf("%s: %q and %q, want %q", text, p.Models, p.Samples.Dir, want)
+		}
 	}
 }
 

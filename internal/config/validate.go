@@ -88,6 +88,8 @@ func (d *decoder) checkEngines(models []Model) {
 				d.fail(b.path, "is the same backend as "+d.place(first), "remove one of the two")
 			case isNamed && named.Engine != b.Engine:
 				d.fail(b.path+".engine", "differs from the same backend's at "+d.place(named.path), "write the same engine in both places")
+			case isNamed && named.Profile != b.Profile:
+				d.fail(b.path+".profile", "differs from the same backend's at "+d.place(named.path), "write the same profile in both places")
 			}
 			if !isNamed {
 				byName[b.Name] = b

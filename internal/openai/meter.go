@@ -32,9 +32,11 @@ type Tally struct {
 	FirstToken TokenKind
 
 	// Usage holds the last value seen of each of its counts; HasUsage says
-	// whether there was a usage object at all.
-	Usage    Usage
-	HasUsage bool
+	// whether there was a usage object at all, HasCached whether anything was
+	// said of cached tokens: many engines do not.
+	Usage     Usage
+	HasUsage  bool
+	HasCached bool
 
 	// FinishReason is the last finish reason: stop, length, tool_calls, ...
 	FinishReason string
@@ -506,7 +508,7 @@ func (m *Meter) count(n node, v int64) {
 	case completionTokens:
 		m.Usage.Completion = int(v)
 	case cachedTokens:
-		m.Usage.Cached = int(v)
+		m.Usage.Cached, m.HasCached = int(v), true
 	case reasoningTokens:
 		m.Usage.Reasoning = int(v)
 	case failure:

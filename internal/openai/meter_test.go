@@ -263,6 +263,7 @@ func TestUsage(t *testing.T) {
 		{"empty", event(`{"choices":[],"usage":{}}`), Usage{}, true, 1},
 		{"details", event(`{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":7,"audio_tokens":1},` +
 			`"completion_tokens_details":{"reasoning_tokens":6,"audio_tokens":1}}}`), Usage{Prompt: 9, Completion: 8, Cached: 7, Reasoning: 6}, true, 1},
+		{"none cached", event(`{"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}`), Usage{Prompt: 9}, true, 1},
 		{"null details", event(`{"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}`), Usage{Prompt: 9}, true, 1},
 		{"cached_tokens", event(`{"choices":[],"usage":{"prompt_tokens":9,"cached_tokens":3}}`), Usage{Prompt: 9, Cached: 3}, true, 1},
 		{"prompt_cache_hit_tokens", event(`{"choices":[],"usage":{"prompt_tokens":9,"prompt_cache_hit_tokens":3}}`), Usage{Prompt: 9, Cached: 3}, true, 1},
@@ -296,6 +297,9 @@ func TestUsage(t *testing.T) {
 			}
 			if r.meter.Usage != c.want || r.meter.HasUsage != c.has || only != c.only {
 				t.Errorf("%+v, %v, %d usage only; want %+v, %v, %d", r.meter.Usage, r.meter.HasUsage, only, c.want, c.has, c.only)
+			}
+			if told := c.want.Cached > 0 || c.name == "none cached"; r.meter.HasCached != told {
+				t.Errorf("cached tokens were told: %v, want %v", r.meter.HasCached, told)
 			}
 			everySplit(t, c.stream)
 		})

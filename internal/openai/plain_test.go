@@ -446,6 +446,7 @@ func (t *plainTally) differences(m *Meter) (out []string) {
 	differ("unparsed", m.Unparsed, t.unparsed)
 	differ("first token", m.FirstToken, t.firstToken)
 	differ("has usage", m.HasUsage, t.hasUsage)
+	differ("has cached", m.HasCached, len(t.last["cached"]) > 0)
 	differ("done", m.Done, t.done)
 	differ("terminal", m.Terminal, t.terminal)
 	differ("aborted", m.Aborted, t.aborted)

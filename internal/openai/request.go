@@ -46,6 +46,9 @@ type Request struct {
 	// media left out.
 	PromptTokens int
 
+	// Turn counts the user's messages in the conversation; 0 if unknown.
+	Turn int
+
 	// AskedUsage says that the client asked for the usage chunk itself.
 	AskedUsage bool
 
@@ -258,6 +261,9 @@ func (r *Request) readField(name string, value jsontext.Value, at span) *Error {
 	case "prompt", "input":
 		r.prompt = at
 		r.PromptTokens += estimateTokens(value)
+		if r.Endpoint == Responses {
+			r.Turn = userItems(value)
+		}
 	case "instructions", "tools":
 		r.head = at
 		r.PromptTokens += estimateTokens(value)
@@ -301,7 +307,39 @@ func (r *Request) readMessages(value jsontext.Value) *Error {
 		return Invalid("messages", "empty_array", "messages must hold at least one message")
 	}
 	r.PromptTokens += estimateTokens(value)
+	r.Turn = userMessages(value)
 	return nil
+}
+
+// userItems counts the user's messages in the input of a response; a text is one.
+func userItems(input jsontext.Value) int {
+	switch input.Kind() {
+	case '"':
+		return 1
+	case '[':
+		return userMessages(input)
+	}
+	return 0
+}
+
+// userMessages counts the keys "role" with the value "user" in valid JSON.
+// Inside of text their quotes are escaped, so that text counts for nothing.
+func userMessages(v []byte) (n int) {
+	role, user := []byte(`"role"`), []byte(`"user"`)
+	for {
+		at := bytes.Index(v, role)
+		if at < 0 {
+			return n
+		}
+		v = bytes.TrimLeft(v[at+len(role):], " \t\r\n")
+		if len(v) == 0 || v[0] != ':' {
+			continue
+		}
+		v = bytes.TrimLeft(v[1:], " \t\r\n")
+		if bytes.HasPrefix(v, user) {
+			n++
+		}
+	}
 }
 
 // readMaxTokens reads one of the names of the limit; of max_tokens and

@@ -263,11 +263,12 @@ func (a *attempt) aborted() *failure {
 		errors.New("finish reason "+a.meter.FinishReason))
 }
 
-// tokenAt records a token seen at now; the first one ends the lease's prefill
-// share and is judged by both clocks.
+// tokenAt records a token seen at now: each tells where the engine stands. The
+// first one ends the lease's prefill share and is judged by both clocks.
 func (a *attempt) tokenAt(now time.Time) {
 	a.lastToken = now
 	if !a.firstToken.IsZero() {
+		a.lease.Token(now)
 		return
 	}
 	a.firstToken = now

@@ -9,6 +9,7 @@ import (
 
 	"github.com/firsttoken/firsttoken/internal/openai"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
@@ -29,8 +30,9 @@ type exchange struct {
 
 	tried    []*backends.Backend
 	attempts int
-	retried  bool   // holds a retry of the budget
-	why      string // reason of the last choice
+	last     *router.Lease // of the last attempt; nil before there was one
+	retried  bool          // holds a retry of the budget
+	why      string        // reason of the last choice
 	meter    openai.Meter
 	body     []byte // of the last attempt; nil once nobody can need it again
 	conns    connTrace
@@ -165,7 +167,8 @@ func (x *exchange) attempt(ctx context.Context, lease *router.Lease) *failure {
 	defer func() { x.settle(lease, target, f) }()
 	x.attempts++
 	x.tried = append(x.tried, lease.Backend())
-	x.backend, x.why = lease.Backend().Name, lease.Reason()
+	x.last, x.backend, x.why = lease, lease.Backend().Name, lease.Reason()
+	lease.Name(x.backend, x.table.revision)
 	x.meter.Reset()
 	x.attemptAt, x.firstToken, x.lastToken = time.Now(), time.Time{}, time.Time{}
 	f = x.try(ctx, lease, target)
@@ -206,6 +209,7 @@ func (x *exchange) settle(lease *router.Lease, t *Target, f *failure) {
 		// A client that left before there was a connection left no work behind.
 		outcome, reason = backends.Outcome{Class: f.class, ClientLeft: f.client && x.conns.taken > 0}, f.reason
 	}
+	x.tellUsage(lease)
 	if e := lease.Done(now, outcome); e.Ejected {
 		t.Metrics.Ejected(e.Reason)
 		x.h.ejected(t.Backend, e.Reason)
@@ -218,6 +222,26 @@ func (x *exchange) settle(lease *router.Lease, t *Target, f *failure) {
 	}
 }
 
+// tellUsage passes on what the engine said of its work. Its count of a prompt's
+// tokens and the gateway's estimate differ; the share that was cached does not.
+func (x *exchange) tellUsage(lease *router.Lease) {
+	u := x.meter.Usage
+	if x.meter.HasCached && u.Prompt > 0 {
+		share := min(float64(u.Cached)/float64(u.Prompt), 1)
+		lease.Cached(int(math.Round(share * float64(x.req.PromptTokens))))
+	}
+	lease.Output(x.outputTokens())
+}
+
+// outputTokens is the length of the answer so far: as the engine counts, or
+// else the events that carried tokens.
+func (x *exchange) outputTokens() int {
+	if x.meter.HasUsage {
+		return x.meter.Usage.Completion
+	}
+	return x.meter.Chunks
+}
+
 // served is the reason of an answer that was passed on whole.
 func (x *exchange) served() string {
 	if x.status >= 400 {
@@ -227,10 +251,7 @@ func (x *exchange) served() string {
 }
 
 func (x *exchange) observeTPOT(t *Target) {
-	tokens := x.meter.Chunks
-	if x.meter.HasUsage {
-		tokens = x.meter.Usage.Completion
-	}
+	tokens := x.outputTokens()
 	if tokens > 1 && x.lastToken.After(x.firstToken) {
 		t.Metrics.TPOT(x.lastToken.Sub(x.firstToken) / time.Duration(tokens-1))
 	}
@@ -302,7 +323,7 @@ func (x *exchange) commit(status int, length int64) {
 	x.w.WriteHeader(status)
 }
 
-// debugHeaders names the backend of the last attempt.
+// debugHeaders names the backend of the last attempt, and what was expected of it.
 func (x *exchange) debugHeaders() {
 	if !x.table.DebugHeaders {
 		return
@@ -310,6 +331,23 @@ func (x *exchange) debugHeaders() {
 	h := x.w.Header()
 	h["X-Firsttoken-Backend"] = []string{x.backend}
 	h["X-Firsttoken-Attempts"] = []string{strconv.Itoa(x.attempts)}
+	if p, by, ok := x.predicted(); ok {
+		h["X-Firsttoken-Predicted-P50-Ms"] = []string{inMilliseconds(p.P50)}
+		h["X-Firsttoken-Predicted-P95-Ms"] = []string{inMilliseconds(p.P95)}
+		h["X-Firsttoken-Estimator"] = []string{by.String()}
+	}
+}
+
+// predicted is what was expected of the last attempt, and by which estimator.
+func (x *exchange) predicted() (p predictor.Prediction, by predictor.Kind, ok bool) {
+	if x.last == nil {
+		return p, by, false
+	}
+	return x.last.Prediction()
+}
+
+func inMilliseconds(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Microseconds())/1e3, 'f', -1, 64)
 }
 
 // write sends p to the client within limit (0: none) for each write.

@@ -161,7 +161,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, api openai.Endpo
 		h: h, w: w, rc: rc, r: r, id: edge.RequestIDFrom(r.Context()),
 		table: t, model: m, req: req, accepted: accepted,
 		ask: router.Request{Model: m.Name, PromptTokens: req.PromptTokens, MaxTokens: req.MaxTokens,
-			Stream: req.Stream, Session: req.Session, Blocks: req.AppendBlocks(nil, backends.BlockTokens)},
+			Stream: req.Stream, Turn: req.Turn, Session: req.Session, Blocks: req.AppendBlocks(nil, backends.BlockTokens)},
 	}
 	x.clientDeadline()
 	x.run()

@@ -39,6 +39,13 @@ func (x *exchange) report() {
 		milliseconds("duration_ms", now.Sub(x.accepted)),
 		zap.Int("prompt_tokens_estimate", x.req.PromptTokens),
 	)
+	if p, by, ok := x.predicted(); ok {
+		fields = append(fields,
+			milliseconds("predicted_p50_ms", p.P50),
+			milliseconds("predicted_p95_ms", p.P95),
+			zap.String("estimator", by.String()),
+			zap.String("regime", x.last.Sample().Regime.String()))
+	}
 	if !x.firstToken.IsZero() {
 		fields = append(fields,
 			milliseconds("ttft_ms", x.firstToken.Sub(x.accepted)),
@@ -70,7 +77,7 @@ func (p *fieldPool) get() *[]zap.Field {
 	if f, ok := p.pool.Get().(*[]zap.Field); ok {
 		return f
 	}
-	f := make([]zap.Field, 0, 24)
+	f := make([]zap.Field, 0, 32)
 	return &f
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/openai"
 	"github.com/firsttoken/firsttoken/internal/telemetry"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
@@ -28,6 +29,7 @@ import (
 // request with the next of its bodies.
 type plane struct {
 	*Handler
+	router *router.Router
 	logs   *observer.ObservedLogs
 	body   io.Reader
 	header http.Header
@@ -50,8 +52,9 @@ func newPlane(t testing.TB, hideUsage bool) *plane {
 	target.Timeouts = Timeouts{FirstToken: time.Minute, Idle: time.Minute, ClientWrite: time.Minute}
 	target.InjectUsage = hideUsage
 	target.Metrics = metrics.Model("m").Backend("a")
+	p.router = router.New(pool, router.RoundRobin, policy)
 	table := NewTable(1, []*Model{{
-		Name: "m", Router: router.New(pool, router.RoundRobin, policy), Targets: []*Target{target},
+		Name: "m", Router: p.router, Targets: []*Target{target},
 		Retry: RetryRules{MaxAttempts: 1}, Budget: NewBudget(0.2, 3), Metrics: metrics.Model("m"),
 	}})
 	table.MaxBody = 1 << 20
@@ -59,6 +62,14 @@ func newPlane(t testing.TB, hideUsage bool) *plane {
 	p.logs = logs
 	p.Handler = New(table, metrics, zap.NewNop(), zap.New(core))
 	return p
+}
+
+// predicting makes the plane predict, and shows its only engine.
+func (p *plane) predicting() *predictor.Instance {
+	fleet := predictor.NewFleet(nil)
+	engine := fleet.Instance("http://engine:8000", nil)
+	p.router.Foresee(router.Foresight{Pool: fleet.Pool("m", predictor.Rules{}), Instances: []*predictor.Instance{engine}})
+	return engine
 }
 
 // RoundTrip makes a plane its own engine.
@@ -201,6 +212,7 @@ func common(a, b string) int {
 // TestRelayAllocatesNothingPerChunk compares a long stream with a short one.
 func TestRelayAllocatesNothingPerChunk(t *testing.T) {
 	p := newPlane(t, false)
+	p.predicting()
 	perStream := func(events int) float64 {
 		return testing.AllocsPerRun(20, func() {
 			p.body = &repeated{event: []byte(contentEvent), times: events}
@@ -217,20 +229,27 @@ func TestRelayAllocatesNothingPerChunk(t *testing.T) {
 const contentEvent = `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1796065861,"model":"m",` +
 	`"choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 
-// BenchmarkRelay is one event of a stream through the relay, metered.
+// BenchmarkRelay is one event of a stream through the relay, metered, with its
+// tokens told to the predictor and without.
 func BenchmarkRelay(b *testing.B) {
 	for _, perRead := range []int{1, 8} {
-		b.Run(fmt.Sprintf("%d_a_read", perRead), func(b *testing.B) {
+		b.Run(fmt.Sprintf("%d_a_read", perRead), func(b *testing.B) { benchmarkRelay(b, newPlane(b, false), perRead) })
+		b.Run(fmt.Sprintf("%d_a_read/predicting", perRead), func(b *testing.B) {
 			p := newPlane(b, false)
-			event := bytes.Repeat([]byte(contentEvent), perRead)
-			b.SetBytes(int64(len(contentEvent)))
-			b.ReportAllocs()
-			p.body = &repeated{event: event, times: b.N/perRead + 1}
-			w, r := newSink(), streamRequest()
-			b.ResetTimer()
-			p.serve(w, r, openai.ChatCompletions)
+			p.predicting()
+			benchmarkRelay(b, p, perRead)
 		})
 	}
+}
+
+func benchmarkRelay(b *testing.B, p *plane, perRead int) {
+	event := bytes.Repeat([]byte(contentEvent), perRead)
+	b.SetBytes(int64(len(contentEvent)))
+	b.ReportAllocs()
+	p.body = &repeated{event: event, times: b.N/perRead + 1}
+	w, r := newSink(), streamRequest()
+	b.ResetTimer()
+	p.serve(w, r, openai.ChatCompletions)
 }
 
 // repeated is a body of the same event over and over, one a read, and [DONE].

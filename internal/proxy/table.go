@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/openai"
@@ -20,13 +21,14 @@ type Table struct {
 	ReadBody     time.Duration // time a client may take to send it; 0 is no limit
 	DebugHeaders bool
 
-	models []*Model
-	byName map[string]*Model
+	revision string // the same as text
+	models   []*Model
+	byName   map[string]*Model
 }
 
 // NewTable builds a table of models; each answers to its name and aliases.
 func NewTable(revision int64, models []*Model) *Table {
-	t := &Table{Revision: revision, models: models, byName: map[string]*Model{}}
+	t := &Table{Revision: revision, revision: strconv.FormatInt(revision, 10), models: models, byName: map[string]*Model{}}
 	for _, m := range models {
 		t.byName[m.Name] = m
 		for _, alias := range m.Aliases {

@@ -10,6 +10,7 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // gateway is one replica with its own view of the fleet.
@@ -20,6 +21,7 @@ type gateway struct {
 	targets []*backends.Backend       // by engine
 	engine  map[*backends.Backend]int // the other way round
 	scrapes []scrape                  // by engine
+	ledger  *sla.Ledger               // of contracts; nil: there are none
 
 	foresights map[string]router.Foresight // by model; of none if nothing is predicted
 }
@@ -40,6 +42,9 @@ func newGateway(c Config, g int) (*gateway, error) {
 		scrapes: make([]scrape, len(c.Engines)),
 
 		foresights: map[string]router.Foresight{},
+	}
+	if c.Contracts != nil {
+		gate.ledger = sla.NewLedger(c.Contracts, sla.Options{})
 	}
 	var models []string
 	members := map[string][]int{}
@@ -76,6 +81,9 @@ func newGateway(c Config, g int) (*gateway, error) {
 		}
 		if c.Predict != nil {
 			foresight := c.Predict.foresight(fleet, pool, members[models[k]])
+			if gate.ledger != nil {
+				foresight.Ledger = gate.ledger
+			}
 			gate.foresights[models[k]] = foresight
 			gate.routers[models[k]].Foresee(foresight)
 			if c.Admission != nil {

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"github.com/firsttoken/firsttoken/internal/report"
@@ -23,6 +22,8 @@ type Trial struct {
 	Source func(seed uint64) trace.Source
 	// Progress is told before each run; may be nil.
 	Progress func(variant string, seed int)
+	// Seen is told each request's end; may be nil. What it gets is valid until it returns.
+	Seen func(s *report.Sample, o *Outcome)
 }
 
 // Variant is one of the things compared: a policy, a fleet, or anything else
@@ -42,7 +43,7 @@ func (t Trial) Compare() (runs []report.Run, differences []report.Difference, pa
 			if t.Progress != nil {
 				t.Progress(v.Name, seed)
 			}
-			run, stopped, err := t.run(v, uint64(seed+1))
+			run, stopped, err := t.Run(v, uint64(seed+1))
 			if err != nil {
 				return runs, nil, false, err
 			}
@@ -91,8 +92,8 @@ func (t Trial) differences(seen [][][]figure) []report.Difference {
 	return out
 }
 
-// run is one variant over one seed.
-func (t Trial) run(v Variant, seed uint64) (report.Run, bool, error) {
+// Run is one variant over one seed. stopped says that Stop ended it.
+func (t Trial) Run(v Variant, seed uint64) (r report.Run, stopped bool, err error) {
 	c := v.Config
 	c.Seed = seed
 	c.Engines = slices.Clone(c.Engines)
@@ -100,18 +101,29 @@ func (t Trial) run(v Variant, seed uint64) (report.Run, bool, error) {
 		c.Engines[i].Seed += seed * 1_000_003
 	}
 	var samples []report.Sample
-	totals, err := Run(c, t.promised(t.Source(seed)), func(o *Outcome) { samples = append(samples, t.sample(&c, o)) })
+	totals, err := Run(c, t.promised(t.Source(seed)), func(o *Outcome) {
+		samples = append(samples, t.sample(&c, o))
+		if t.Seen != nil {
+			t.Seen(&samples[len(samples)-1], o)
+		}
+	})
 	if err != nil {
 		return report.Run{}, false, err
 	}
-	return report.Summarise(v.Name, samples, uses(&c, samples, totals)), totals.Stopped, nil
+	r = report.Summarise(v.Name, samples, uses(&c, samples, totals))
+	name(r.ByContract, c.Contracts)
+	return r, totals.Stopped, nil
 }
 
 func (t *Trial) sample(c *Config, o *Outcome) report.Sample {
 	r := &o.Request
 	s := report.Sample{
 		At: r.At, Model: r.Model, Turn: r.Turn, Busy: o.Busy, Reason: o.Reason,
-		TTFT: o.TTFT, TPOT: o.TPOT(), E2E: o.E2E, Prompt: r.PromptTokens, Objective: t.objective(r),
+		TTFT: o.TTFT, TPOT: o.TPOT(), E2E: o.E2E, Prompt: r.PromptTokens, Objective: objective(r, o.Contract),
+		Held: o.Held, Contract: o.Contract.Name(), Verdicts: kept(o),
+	}
+	if p := o.Foreseen; p != nil && p.TTFT > 0 && !p.Censored {
+		s.Foreseen = report.Foreseen{P50: p.Said[p.Served].P50, P95: p.Said[p.Served].P95, Truth: p.TTFT}
 	}
 	if o.Engine >= 0 {
 		s.Engine = c.Engines[o.Engine].Name
@@ -163,45 +175,4 @@ func share(part, whole int) float64 {
 		return 0
 	}
 	return float64(part) / float64(whole)
-}
-
-// ErrStopped says that Stop ended a search before its end.
-var ErrStopped = errors.New("stopped")
-
-// FindGoodput searches the highest rate multiplier, to 1 %, at which at least
-// target (0..1) of the requests meet their objectives. It doubles or halves
-// from 1 until it has a bracket and then bisects; the result has a multiplier
-// of 0 when not even a 64th of the rate will do.
-func (t Trial) FindGoodput(v Variant, target float64) (report.Goodput, error) {
-	best, low, high := report.Goodput{Name: v.Name}, 0.0, 0.0
-	for k := 1.0; (low == 0 || high == 0 || high > 1.01*low) && k >= 1.0/64 && k <= 4096; {
-		g, err := t.goodputAt(v, k)
-		if err != nil {
-			return best, err
-		}
-		if g.Met >= target {
-			best, low = g, k
-		} else {
-			high = k
-		}
-		switch {
-		case high == 0:
-			k = 2 * low
-		case low == 0:
-			k = high / 2
-		default:
-			k = (low + high) / 2
-		}
-	}
-	return best, nil
-}
-
-func (t Trial) goodputAt(v Variant, multiplier float64) (report.Goodput, error) {
-	source := t.Source
-	t.Source = func(seed uint64) trace.Source { return source(seed).Rate(multiplier) }
-	run, stopped, err := t.run(v, 1)
-	if stopped {
-		err = ErrStopped
-	}
-	return report.Goodput{Name: v.Name, Multiplier: multiplier, Requests: run.Goodput, Met: run.All.Met}, err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // Engine is one engine of the fleet.
@@ -35,6 +36,9 @@ type Config struct {
 	Predict  *Predict // what gateways predict with; nil: nothing. It makes Tokens true
 	// Admission is how gateways let requests in, where they predict; nil: at once.
 	Admission *router.Admission
+	// Contracts are what was promised to whom. The one that holds for a request's
+	// tenant and model is in the place of the objectives that its trace states. May be nil.
+	Contracts *sla.Set
 	// Inspect looks at decisions of gateways that predict; nil: at none. Slow.
 	Inspect *Inspect
 	// Stop ends the replay when it returns true; asked every few thousand events.
@@ -85,6 +89,8 @@ type Outcome struct {
 	TTFT     time.Duration     // accepted to first token; 0 if there was none, or if the answer was no stream
 	E2E      time.Duration     // accepted to the end
 	Reason   string            // OK, or why not
+	Held     time.Duration     // it waited at the gateway to be let in, all attempts together
+	Contract *sla.Contract     // that holds for it; nil: none
 	Oracle   time.Duration     // TTFT of the last attempt as an oracle foresaw it when it was sent; 0: not asked for
 	Foreseen *predictor.Sample // what the gateway foresaw of the last attempt; nil: nothing
 	Busy     int               // requests in flight on the engine when this one was sent, itself left out; -1: it was sent to none
@@ -96,7 +102,7 @@ const (
 	Refused      = report.Refused      // no engine of the model was in rotation, or those tried took no more
 	TooLong      = report.TooLong      // the engine's context or cache is too small for it
 	UnknownModel = report.UnknownModel // no engine serves its model
-	Shed         = report.Shed         // the gateway let it not in
+	Shed         = report.Shed         // the gateway let it not in; "_" and why follow
 	Lost         = report.Lost         // by engines that were down or broke down
 	Unfinished   = report.Unfinished   // under way when the replay was stopped
 )

@@ -41,11 +41,13 @@ func (w *world) arrive() {
 	}
 	*ask = router.Request{
 		Model: r.Model, PromptTokens: r.PromptTokens, MaxTokens: r.OutputTokens, Stream: r.Stream, Turn: r.Turn, Session: r.Session,
-		Accepted: w.clock(), TTFT: r.TTFT, TPOT: r.TPOT, Tenant: r.Tenant,
+		Accepted: w.clock(), Tenant: r.Tenant,
 		Blocks: gatewayBlocks(ask.Blocks[:0], hashes, r.PromptTokens),
 	}
+	contract := w.contractOf(&r)
+	promise(ask, &r, contract)
 	*f = flight{
-		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1},
+		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1, Contract: contract},
 		gate:    w.gates[w.count%len(w.gates)],
 		ask:     ask,
 		live:    true,
@@ -122,6 +124,7 @@ func (w *world) admitted(slot int, attempt int32) {
 // launch sends the request to the backend it was given.
 func (w *world) launch(slot int, t *router.Ticket) {
 	f := &w.flights[slot]
+	f.outcome.Held += t.Held
 	if t.Err != nil { // of the attempts made the last one's failure is what the client is told
 		w.finish(slot, cmp.Or(f.failure, reasonOf(t.Err)))
 		return
@@ -141,7 +144,7 @@ func (w *world) launch(slot int, t *router.Ticket) {
 
 func reasonOf(err error) string {
 	if shed := (*router.Shed)(nil); errors.As(err, &shed) {
-		return Shed
+		return Shed + "_" + shed.Reason
 	}
 	return Refused
 }
@@ -332,6 +335,7 @@ func (w *world) finish(slot int, reason string) {
 	if reason == Unfinished && f.lease != nil {
 		f.lease.Done(w.clock(), backends.Outcome{Class: backends.Dropped})
 	}
+	w.book(f)
 	w.sink(&f.outcome)
 	f.live, f.lease = false, nil
 	w.under--

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,13 +27,18 @@ type Sample struct {
 	E2E       time.Duration
 	Prompt    int // tokens
 	Objective Objective
+	Held      time.Duration // it waited to be let in
+	Foreseen  Foreseen
+
+	Contract string    // that held for it; "": none
+	Verdicts []Verdict // on each objective of the contract
 }
 
 // Reasons for which a request ends. Any other is a failure as Lost is.
 const (
 	OK           = "ok"
 	Refused      = "refused"
-	Shed         = "shed"
+	Shed         = "shed" // for load; "_" and why may follow
 	TooLong      = "too_long"
 	UnknownModel = "unknown_model"
 	Lost         = "lost"
@@ -42,15 +48,18 @@ const (
 // OK reports whether the request was served.
 func (s *Sample) OK() bool { return s.Reason == OK }
 
-// Refused reports whether the request was turned away: by the gateway, or by an
-// engine on sight.
+// Refused reports whether the request was turned away, and not for load: by
+// the gateway, or by an engine on sight.
 func (s *Sample) Refused() bool {
 	switch s.Reason {
-	case Refused, Shed, TooLong, UnknownModel:
+	case Refused, TooLong, UnknownModel:
 		return true
 	}
 	return false
 }
+
+// Shed reports whether the gateway turned the request away for load.
+func (s *Sample) Shed() bool { return strings.HasPrefix(s.Reason, Shed) }
 
 // EngineUse is what one engine did over a run.
 type EngineUse struct {
@@ -78,11 +87,12 @@ type Group struct {
 	Name     string  `json:"name,omitempty"`
 	Requests int     `json:"requests"`
 	Refused  int     `json:"refused"`
+	Shed     int     `json:"shed"`
 	Failed   int     `json:"failed"`
 	TTFT     Spread  `json:"ttft"`
 	TPOT     Spread  `json:"tpot"`
 	E2E      Spread  `json:"e2e"`
-	Met      float64 `json:"met"` // share that met the objective; refused and failed did not
+	Met      float64 `json:"met"` // share that met the objective; refused, shed and failed did not
 }
 
 // Run is the report of one policy.
@@ -95,6 +105,9 @@ type Run struct {
 	ByModel    []Group        `json:"by_model,omitempty"`
 	ByTurn     []Group        `json:"by_turn,omitempty"`
 	ByRegime   []Group        `json:"by_regime,omitempty"` // load of the engine when it got the request
+	ByContract []Promise      `json:"by_contract,omitempty"`
+	Held       Spread         `json:"held"`                 // waits of those that waited to be let in
+	Prediction *Prediction    `json:"prediction,omitempty"` // nil: nothing was predicted
 	Engines    []EngineUse    `json:"engines,omitempty"`
 	Reasons    map[string]int `json:"reasons"`
 
@@ -140,6 +153,9 @@ func Summarise(name string, samples []Sample, engines []EngineUse) Run {
 	r.ByModel = groups(ended, func(s *Sample) (string, int) { return s.Model, 0 })
 	r.ByTurn = groups(ended, turn)
 	r.ByRegime = groups(ended, regime)
+	r.ByContract = promises(ended)
+	r.Held = Describe(waits(ended))
+	r.Prediction = judgePredictions(ended)
 	r.TTFTs = times(ended, func(s *Sample) time.Duration { return s.TTFT })
 	r.Arrivals, r.InFlight = curves(ended, first, last)
 	return r
@@ -207,6 +223,8 @@ func group(name string, samples []*Sample) Group {
 	met := 0
 	for _, s := range samples {
 		switch {
+		case s.Shed():
+			g.Shed++
 		case s.Refused():
 			g.Refused++
 		case !s.OK():

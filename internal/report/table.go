@@ -1,8 +1,10 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strings"
 	"text/tabwriter"
@@ -34,6 +36,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintln(&b)
 	r.writeRuns(&b)
+	r.writeAdmission(&b)
+	r.writePromises(&b)
 	writeDifferences(&b, r.Differences)
 	writeGoodput(&b, r.Goodput)
 	for i := range r.Runs {
@@ -60,6 +64,76 @@ func (r *Report) writeRuns(b *strings.Builder) {
 	_ = t.Flush() // into memory
 	fmt.Fprintln(b, "times in milliseconds")
 }
+
+// writeAdmission tells what was predicted, held and shed, if anything was.
+func (r *Report) writeAdmission(b *strings.Builder) {
+	if !slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Prediction != nil || run.All.Shed > 0 }) {
+		return
+	}
+	fmt.Fprintln(b)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "run\terror of P50\twithin P95\theld\tmean\tp99\tshed\tfor\t")
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		off, within := "–", "–"
+		if p := run.Prediction; p != nil {
+			off, within = percent(p.MAPE), percent(p.Coverage)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", run.Name, off, within,
+			run.Held.Count, ms(run.Held.Mean), ms(run.Held.P99), run.All.Shed, shedFor(run.Reasons))
+	}
+	_ = t.Flush()
+}
+
+// shedFor lists why requests were shed.
+func shedFor(reasons map[string]int) string {
+	var parts []string
+	for _, reason := range keys(reasons) {
+		if why, ok := strings.CutPrefix(reason, Shed); ok {
+			parts = append(parts, fmt.Sprintf("%s %d", cmp.Or(strings.TrimPrefix(why, "_"), "load"), reasons[reason]))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "–")
+}
+
+// writePromises tells how the contracts were kept, contract by contract.
+func (r *Report) writePromises(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	empty := true
+	for i := range r.Runs {
+		for _, p := range r.Runs[i].ByContract {
+			if empty {
+				fmt.Fprintln(t, "\ncontract\trun\trequests\tmet\tshed\theld\tmean\tp99\tobjectives")
+				empty = false
+			}
+			shed := 0
+			for _, n := range p.Shed {
+				shed += n
+			}
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", p.Name, r.Runs[i].Name, p.Requests, percent(p.Met),
+				shed, p.Held.Count, ms(p.Held.Mean), ms(p.Held.P99), attainments(p.Objectives))
+		}
+	}
+	_ = t.Flush()
+}
+
+// attainments reads "P95 TTFT ≤ 320ms by 97.1%, P95 TPOT ≤ 80ms by 93.0% (missed)".
+func attainments(all []Attainment) string {
+	var parts []string
+	for _, a := range all {
+		switch {
+		case a.Judged == 0:
+			parts = append(parts, a.Name+" by none asked")
+		case a.Kept():
+			parts = append(parts, a.Name+" by "+percent(a.Share))
+		default:
+			parts = append(parts, a.Name+" by "+percent(a.Share)+" (missed)")
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f%%", 100*share) }
 
 func writeDifferences(b *strings.Builder, ds []Difference) {
 	if len(ds) == 0 {

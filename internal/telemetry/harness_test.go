@@ -12,6 +12,7 @@ import (
 
 	"github.com/firsttoken/firsttoken/internal/telemetry"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 )
 
 var t0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -79,6 +80,9 @@ func reportAll(m *telemetry.Metrics, model *telemetry.Model, backend *telemetry.
 	backend.Unparsed(1)
 	m.Probed(name, true)
 	m.Scraped(name, false)
+	m.PredictionSampled("m", predictor.Linear, predictor.Busy)
+	m.PredictionSwitched("m", predictor.Linear, predictor.Analytic, predictor.WhyError)
+	m.PredictionDrifted("m", predictor.Linear, "coverage")
 }
 
 // fleet are backends of one pool.

@@ -26,6 +26,9 @@ type Metrics struct {
 	scrapes         *prometheus.CounterVec
 	staleConns      *prometheus.CounterVec
 	unparsed        *prometheus.CounterVec
+	predicted       *prometheus.CounterVec
+	switched        *prometheus.CounterVec
+	drifted         *prometheus.CounterVec
 	reloads         *prometheus.CounterVec
 	lastReload      prometheus.Gauge
 	lastReloadTime  prometheus.Gauge
@@ -93,6 +96,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.scrapes = counter("engine_scrapes_total", "Scrapes of engines' metrics, by result (ok, failed).", "backend", "result")
 	m.staleConns = counter("stale_connections_total", "Requests sent again on a fresh connection because the engine had closed an idle one.", "backend")
 	m.unparsed = counter("unparsed_events_total", "Stream events whose data was not JSON; they are passed on unchanged.", "backend")
+	m.predicted = counter("prediction_samples_total", "Predictions compared with the truth, by the estimator whose word counted and the load the engine was under.", "model", "estimator", "regime")
+	m.switched = counter("prediction_switches_total", "Changes of the estimator whose word counts: error, low_rate, volatile.", "model", "from", "to", "reason")
+	m.drifted = counter("prediction_drift_total", "Alarms about an estimator: coverage (of its P95), shift (of its error).", "model", "estimator", "reason")
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration, by result (ok, failed).", "result")
 	m.rejectedAtEdge = counter("edge_rejections_total", "Requests refused before they named a model, by error code.", "code")
 	m.lastReload = gauge("config_last_reload_successful", "1 if the last reload succeeded.").WithLabelValues()
@@ -100,7 +106,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.revision = gauge("config_revision", "Revision of the configuration in force; it rises by one with every successful reload.").WithLabelValues()
 	m.panics = counter("panics_total", "Panics recovered while serving requests.").WithLabelValues()
 
-	m.perModel = []deleter{m.requests, m.inFlight, m.ttft, m.duration, m.tokens, m.retries, m.retriesDenied}
+	m.perModel = []deleter{m.requests, m.inFlight, m.ttft, m.duration, m.tokens, m.retries, m.retriesDenied, m.predicted, m.switched, m.drifted}
 	m.perBackendModel = []deleter{m.attempts, m.upstreamTTFT, m.tpot}
 	m.perBackend = []deleter{m.ejections, m.probes, m.scrapes, m.staleConns, m.unparsed}
 	return m

@@ -30,7 +30,8 @@ func TestNames(t *testing.T) {
 	m.EdgeRejected("invalid_json")
 	b := fleet("a")
 	scrapeTwice(t, b[0])
-	reg.MustRegister(telemetry.NewFleetCollector(func() []*backends.Backend { return b }, now), telemetry.BuildInfo("v"))
+	reg.MustRegister(telemetry.NewFleetCollector(func() []*backends.Backend { return b }, now),
+		telemetry.NewPredictionCollector(predictions, now), telemetry.BuildInfo("v"))
 
 	var got strings.Builder
 	for _, f := range gather(t, reg) {
@@ -111,6 +112,9 @@ func TestReports(t *testing.T) {
 		`firsttoken_engine_scrapes_total{backend="a",result="failed"}`:                                   2,
 		`firsttoken_stale_connections_total{backend="a"}`:                                                2,
 		`firsttoken_unparsed_events_total{backend="a"}`:                                                  2,
+		`firsttoken_prediction_samples_total{estimator="linear",model="m",regime="busy"}`:                2,
+		`firsttoken_prediction_switches_total{from="linear",model="m",reason="error",to="analytic"}`:     2,
+		`firsttoken_prediction_drift_total{estimator="linear",model="m",reason="coverage"}`:              2,
 		`firsttoken_edge_rejections_total{code="invalid_json"}`:                                          1,
 		`firsttoken_panics_total`:                                                                        1,
 		`firsttoken_config_reloads_total{result="ok"}`:                                                   1,

@@ -18,6 +18,9 @@ type Model struct {
 	requests                       *counters[requestKey]
 	duration, ttft                 *durations
 	tokens, retries, retriesDenied *counters[string]
+	predicted                      *counters[sampleKey]
+	switched                       *counters[switchKey]
+	drifted                        *counters[driftKey]
 
 	backends map[string]*Backend // guarded by m.mu; nil once dropped
 }
@@ -40,7 +43,16 @@ func newModel(m *Metrics, name string) *Model {
 		tokens:        counted(m.tokens, name),
 		retries:       counted(m.retries, name),
 		retriesDenied: counted(m.retriesDenied, name),
-		backends:      map[string]*Backend{},
+		predicted: newCounters(func(k sampleKey) prometheus.Counter {
+			return m.predicted.WithLabelValues(name, k.by.String(), k.regime.String())
+		}),
+		switched: newCounters(func(k switchKey) prometheus.Counter {
+			return m.switched.WithLabelValues(name, k.from.String(), k.to.String(), k.reason)
+		}),
+		drifted: newCounters(func(k driftKey) prometheus.Counter {
+			return m.drifted.WithLabelValues(name, k.of.String(), k.reason)
+		}),
+		backends: map[string]*Backend{},
 	}
 	for _, kind := range []string{"prompt", "cached", "completion", "reasoning"} {
 		c.tokens.of(kind) // there from the start, at 0
@@ -113,6 +125,9 @@ func (m *Model) drop() {
 	m.tokens.drop()
 	m.retries.drop()
 	m.retriesDenied.drop()
+	m.predicted.drop()
+	m.switched.drop()
+	m.drifted.drop()
 }
 
 // statusOrOther is an HTTP status, or 0 for what no server sends.

@@ -98,13 +98,15 @@ func (b *Backend) Status(now time.Time) Status {
 
 // SetSignals stores what the engine's metrics said. Cumulative counters are
 // turned into ratios and rates here, and prefill held for clients that left
-// is released when the engine's own numbers show it gone.
+// is released when the engine's own numbers show it gone. What the engine's
+// prefix cache should hold follows its size and its hits.
 func (b *Backend) SetSignals(s Signals) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.StartTime != b.signals.StartTime && s.StartTime > 0 && b.signals.StartTime > 0 {
 		b.cache.reset() // the engine was started again
 	}
+	b.cache.learn(&s)
 	s.PrefixHitRatio = b.prefix.update(s.PrefixHitRatio, s.prefixHits, s.prefixQueries)
 	s.CPU = b.cpu.update(s.At, s.cpuSeconds)
 	b.signals = &s

@@ -1,52 +1,47 @@
 package backends
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // BlockTokens is the number of prompt tokens one hash of Work.Blocks stands
 // for. It is coarser than engines' own blocks (16): an estimate that is a few
 // tokens off changes no choice, and long prompts stay cheap to look up.
 const BlockTokens = 64
 
-const (
-	// defaultCache is the size assumed of an engine that does not tell: about a
-	// million tokens, more than the KV cache of most.
-	defaultCache = 1 << 20
-	// maxCache bounds what is remembered of one engine, in tokens.
-	maxCache = 1 << 23
-	// maxPieces bounds the idle pieces of it: answers leave small ones.
-	maxPieces = 2 * maxCache / BlockTokens
-)
+// maxPieces bounds the idle pieces of a cache: answers leave small ones.
+const maxPieces = 2 * maxRoom / BlockTokens
 
 // prefixCache mirrors what an engine's prefix cache holds, from what was sent to
 // it and what became of that. Like the engine's it has room for so many tokens.
 // What is in use stays; what is not is idle, in the order in which requests
 // ended, the end of a prompt before its start, and leaves in that order when room
 // is needed. So whatever is known of a prompt begins at its front. The zero value
-// is empty and of the default size.
+// is empty.
 type prefixCache struct {
-	size   int // tokens; 0: the default
-	off    bool
-	used   int // tokens of all pieces and answers under way
-	idle   int // pieces in the idle queue
+	room   room
+	off    bool // the engine reuses nothing
+	used   int  // tokens of all pieces and of what is under way
+	idle   int  // pieces in the idle queue
+	claims uint64
 	ends   uint64
 	life   int // counts resets: holds of a former life hold nothing
-	claims uint64
 
 	index  map[uint64]int32 // of pieces by hash
 	pieces []piece          // 0 is the sentinel of the idle queue
 	spare  []int32
 
 	output mean
-	trust  trust
 }
 
 // piece is one block of known content, or what a request left that nobody can
 // ask for: the rest of its prompt and its answer.
 type piece struct {
-	hash       uint64 // 0: unknown content
+	hash       uint64
 	tokens     int
 	refs       int
-	by         uint64 // number of the claim that brought it
+	by         uint64 // number of the claim that brought it; 0: unknown content, not in the index
 	end        uint64 // when it was last let go, counted in ends
 	prev, next int32  // idle queue
 }
@@ -60,16 +55,14 @@ type hold struct {
 	life     int
 	end      uint64 // when the last of these had been let go; 0: it was in use, or there was none
 	rest     int    // tokens of the prompt beyond the blocks
-	answer   int    // tokens of the answer, as far as counted
-	told     int    // of these, as far as told
+	answer   int    // tokens of the answer so far, or what is assumed
 
-	corrected bool
+	told, corrected bool // the engine's tokens were told: of the answer, of its cache
 }
 
 // tokens is how many of the prompt's tokens should be cached.
 func (c *prefixCache) tokens(w Work) int {
-	n := min(c.match(w.Blocks)*BlockTokens, w.PromptTokens)
-	return int(float64(n) * c.trust.factor())
+	return min(c.match(w.Blocks)*BlockTokens, w.PromptTokens)
 }
 
 // match is the number of leading blocks that are known.
@@ -98,6 +91,7 @@ func (c *prefixCache) begin(w Work) hold {
 			h.end = p.end
 		}
 	}
+	c.room.send(w.PromptTokens, h.expected)
 	for _, hash := range w.Blocks {
 		c.pin(hash, h.claim)
 	}
@@ -123,17 +117,18 @@ func (c *prefixCache) pin(hash, claim uint64) {
 // answering notes that an answer has begun. Until told how long it is, it counts
 // as one of average length.
 func (c *prefixCache) answering(h *hold) {
-	if h.told == 0 {
+	if !h.told {
 		c.grow(h, int(c.output.value()))
 	}
 }
 
 // answer notes how long an answer is by now.
 func (c *prefixCache) answer(h *hold, tokens int) {
-	if tokens > h.told {
-		h.told = tokens
-		c.grow(h, tokens)
+	if h.told {
+		tokens = max(tokens, h.answer)
 	}
+	h.told = true
+	c.grow(h, max(tokens, 0))
 }
 
 func (c *prefixCache) grow(h *hold, answer int) {
@@ -153,15 +148,15 @@ func (c *prefixCache) end(h *hold, undone bool) {
 	if !c.holds(h) {
 		return
 	}
-	if h.told > 0 {
-		c.output.observe(float64(h.told))
-	}
 	c.ends++
 	left := h.rest + h.answer
 	if undone {
 		c.used -= left
 	} else if left > 0 {
 		c.enqueue(c.add(piece{tokens: left}))
+	}
+	if h.told && !undone {
+		c.output.observe(float64(h.answer))
 	}
 	for k := len(h.blocks) - 1; k >= 0; k-- {
 		i := c.index[h.blocks[k]]
@@ -186,45 +181,41 @@ func (c *prefixCache) correct(h *hold, cached int) {
 		return
 	}
 	h.corrected = true
-	cached = min(max(cached, 0), h.prompt)
-	if h.prompt > 0 {
-		c.trust.observe(float64(h.expected)/float64(h.prompt), float64(min(cached, h.expected))/float64(h.prompt))
+	c.room.report()
+	if h.end == 0 {
+		return // nothing was expected, or what nobody could have lost
 	}
 	if h.expected-cached < max(BlockTokens, h.expected/20) {
+		c.room.kept()
 		return
 	}
 	for c.idle > 0 && c.pieces[c.oldest()].end <= h.end {
 		c.drop(c.oldest())
 	}
+	c.room.lost(c.used)
 }
 
-// resize sets the room there is.
-func (c *prefixCache) resize(tokens int) {
-	c.size = min(max(tokens, 1), maxCache)
+// learn takes in what the engine says of its cache.
+func (c *prefixCache) learn(s *Signals) {
+	if off := s.prefixCaching == 0; off != c.off && !math.IsNaN(s.prefixCaching) {
+		c.off = off
+		c.reset()
+	}
+	c.room.scraped(s)
 	c.fit()
 }
 
-// fit makes room by what is idle for longest.
+// fit makes room by what is idle for longest. A piece goes whole: what would be
+// left of it is what goes next.
 func (c *prefixCache) fit() {
-	size := c.size
-	if size == 0 {
-		size = defaultCache
-	}
-	for c.idle > 0 && (c.used > size || c.idle > maxPieces) {
-		i := c.oldest()
-		p := &c.pieces[i]
-		if over := c.used - size; p.hash == 0 && over > 0 && p.tokens > over {
-			p.tokens -= over
-			c.used -= over
-			return
-		}
-		c.drop(i)
+	for size := c.room.tokens(); c.idle > 0 && (c.used > size || c.idle > maxPieces); {
+		c.drop(c.oldest())
 	}
 }
 
-// reset forgets everything but the size.
+// reset forgets what is cached.
 func (c *prefixCache) reset() {
-	*c = prefixCache{size: c.size, off: c.off, life: c.life + 1, output: c.output}
+	*c = prefixCache{room: c.room, off: c.off, life: c.life + 1, output: c.output}
 }
 
 func (c *prefixCache) add(p piece) int32 {
@@ -243,7 +234,7 @@ func (c *prefixCache) drop(i int32) {
 	c.dequeue(i)
 	p := &c.pieces[i]
 	c.used -= p.tokens
-	if p.hash != 0 {
+	if p.by != 0 {
 		delete(c.index, p.hash)
 	}
 	c.spare = append(c.spare, i)
@@ -263,28 +254,6 @@ func (c *prefixCache) dequeue(i int32) {
 	p := &c.pieces[i]
 	c.pieces[p.prev].next, c.pieces[p.next].prev = p.next, p.prev
 	c.idle--
-}
-
-// trust is which share of the tokens thought to be cached turned out to be, over
-// about the last twenty requests.
-type trust struct{ expected, found float64 }
-
-// observe takes in one request, by shares of its prompt.
-func (t *trust) observe(expected, found float64) {
-	const keep = 0.95
-	if t.expected == 0 {
-		t.expected, t.found = 1/(1-keep), 1/(1-keep)
-	}
-	t.expected, t.found = keep*t.expected+expected, keep*t.found+found
-}
-
-// factor corrects a guess. Small errors are not its business: a mirror that is
-// right most of the time is better left alone.
-func (t *trust) factor() float64 {
-	if t.found >= 0.9*t.expected {
-		return 1
-	}
-	return t.found / t.expected
 }
 
 // mean is an average over about the last fifty values.

@@ -295,7 +295,7 @@ func (c *Claim) settle(now time.Time, o Outcome) (reason string, wanted bool) {
 	}
 	c.ended = true
 	b.load.end(now, c.work, c.sawToken, o.ClientLeft, c.begun)
-	b.cache.end(&c.hold, !c.sawToken && (o.Class == Fault || o.Class == Overloaded))
+	b.cache.end(&c.hold, !c.sawToken && o.Class != Served && !o.ClientLeft)
 	if c.breaker != nil {
 		c.breaker(verdict(o.Class))
 	}

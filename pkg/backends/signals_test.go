@@ -84,6 +84,41 @@ func TestParseSignals(t *testing.T) {
 	}
 }
 
+func TestCacheSize(t *testing.T) {
+	const info = `vllm:cache_config_info{cache_dtype="auto",`
+	for name, c := range map[string]struct {
+		kind backends.Kind
+		text string
+		want float64
+	}{
+		"vllm":               {backends.VLLM, info + `block_size="16",num_gpu_blocks="27000"} 1`, 432_000},
+		"two engines":        {backends.VLLM, info + `engine="0",block_size="16",num_gpu_blocks="100"} 1` + "\n" + info + `engine="1",block_size="16",num_gpu_blocks="200"} 1`, 4800},
+		"not known yet":      {backends.VLLM, info + `block_size="16",num_gpu_blocks="None"} 1`, nan},
+		"no block size":      {backends.VLLM, info + `num_gpu_blocks="10"} 1`, nan},
+		"nothing":            {backends.VLLM, info + `block_size="16",num_gpu_blocks="0"} 1`, nan},
+		"below nothing":      {backends.VLLM, info + `block_size="-16",num_gpu_blocks="-10"} 1`, nan},
+		"no number":          {backends.VLLM, info + `block_size="NaN",num_gpu_blocks="Inf"} 1`, nan},
+		"too much":           {backends.VLLM, info + `block_size="1e300",num_gpu_blocks="1e300"} 1`, nan},
+		"sglang":             {backends.SGLang, `sglang:max_total_num_tokens{model_name="m"} 256000`, 256_000},
+		"sglang, two shards": {backends.SGLang, "sglang_max_total_num_tokens{tp_rank=\"0\",dp_rank=\"0\"} 10\nsglang_max_total_num_tokens{tp_rank=\"1\",dp_rank=\"0\"} 10", 10},
+		"llama.cpp":          {backends.LlamaCpp, "llamacpp:requests_processing 1", nan},
+	} {
+		s, err := backends.ParseSignals(c.kind, strings.NewReader(c.text+"\nvllm:num_requests_running 1\n"))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if s.CacheTokens != c.want && !(math.IsNaN(s.CacheTokens) && math.IsNaN(c.want)) {
+			t.Errorf("%s: %v tokens, want %v", name, s.CacheTokens, c.want)
+		}
+	}
+	for file, want := range map[string]float64{"vllm_0.32_cpu_capture.txt": 524_288, "vllm_v0_kubeai.txt": 4574 * 16} {
+		s, err := backends.ParseSignals(backends.VLLM, bytes.NewReader(readFile(t, filepath.Join(captures(t), file))))
+		if err != nil || s.CacheTokens != want {
+			t.Errorf("%s: %v tokens, want %v (%v)", file, s.CacheTokens, want, err)
+		}
+	}
+}
+
 // TestParseCaptures reads what real engines printed.
 func TestParseCaptures(t *testing.T) {
 	dir := captures(t)

@@ -133,7 +133,7 @@ func (v *runner) next() {
 	began := v.t
 	v.t += length
 	v.taken++
-	if v.taken == 1 && began <= v.now {
+	if v.taken == 1 && began <= v.now && !v.idle() {
 		v.current = length
 	}
 	if v.t < v.now && (v.streams || seen) { // it should have shown by now
@@ -243,7 +243,7 @@ func (v *runner) finish() {
 	x[seqs] = x[steps] * (v.decoding + count/2)
 	x[context] = x[steps] * v.context
 	over := max(v.decoding+count+1-v.slots, (v.kv+total-v.room)/max(v.context/max(v.decoding, 1), 1))
-	if over > 0 && v.decoding > 0 {
+	if over = min(over, v.decoding); over > 0 {
 		v.blocked += over
 		each := terms{steps: 1, seqs: v.decoding, context: v.context}
 		v.t += over * max(v.output.value, 1) / v.decoding * dot(&v.speed, &each)

@@ -334,7 +334,7 @@ func (f *Flight) Done(now time.Time, completed bool) {
 func (f *Flight) Cached(reported int) {
 	f.on.mu.Lock()
 	defer f.on.mu.Unlock()
-	if f.expected <= 0 && reported <= 0 {
+	if f.state == endedFlight || f.expected <= 0 && reported <= 0 {
 		return
 	}
 	w := max(f.expected, float64(reported))
@@ -374,6 +374,9 @@ func (i *Instance) Scraped(s *Scrape) {
 }
 
 func (i *Instance) take(s Scrape) {
+	if !(s.Started > 0) { // not told this time
+		s.Started = i.scrape.Started
+	}
 	i.scrape, i.scrapeAt = s, i.seconds(s.At)
 	i.noteOthers(&s)
 	i.noteSlots(&s)

@@ -29,8 +29,8 @@ func newLinear() *linear {
 	return l
 }
 
-// input turns features into numbers of about one size; what is not known
-// counts as nothing.
+// input turns features into numbers of about one size, and none far beyond;
+// what is not known counts as nothing.
 func input(f *Features) (x [inputs]float64) {
 	x = [inputs]float64{
 		1, math.Log(f[Base]) / 2,
@@ -42,8 +42,9 @@ func input(f *Features) (x [inputs]float64) {
 	}
 	for i, v := range x {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			x[i] = 0
+			v = 0
 		}
+		x[i] = min(max(v, -5), 5)
 	}
 	return x
 }

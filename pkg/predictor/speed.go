@@ -140,7 +140,7 @@ func (s *speedometer) speed() Speed {
 // observe learns that a span took so many seconds.
 func (s *speedometer) observe(x *terms, seconds float64) {
 	expected := dot(&s.fitted, x)
-	if !(seconds > 1e-6) || !(expected > 0) || math.IsInf(seconds, 0) {
+	if !(seconds > 1e-6) || !(expected > 0) || math.IsInf(seconds, 0) || math.IsInf(expected, 0) {
 		return
 	}
 	off := math.Log(seconds / expected)
@@ -158,8 +158,9 @@ func (s *speedometer) observe(x *terms, seconds float64) {
 	s.sums[kind].forget(stepMemory)
 	relative, scale := *x, expected*math.Exp(s.pace)
 	if s.seen <= firstSpans {
-		scale = seconds
+		scale = max(seconds, expected)
 	}
+	seconds = min(max(seconds, scale/20), 20*scale)
 	for i := range relative {
 		relative[i] /= scale
 	}

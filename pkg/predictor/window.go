@@ -36,10 +36,11 @@ func (w *window) quantile(q float64) float64 {
 	const few, z95 = 20, 1.645
 	n := len(w.sorted)
 	if n < few {
-		if q == 0.5 && n >= 5 {
-			return w.sorted[n/2]
+		median := 0.0
+		if n >= 5 {
+			median = w.sorted[n/2]
 		}
-		return (q - 0.5) / 0.45 * z95 * 0.15
+		return median + (q-0.5)/0.45*z95*0.15
 	}
 	return w.sorted[min(int(q*float64(n+1)), n-1)]
 }

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/firsttoken/firsttoken/deploy/contracts"
+	"github.com/firsttoken/firsttoken/internal/trace"
+	"github.com/firsttoken/firsttoken/pkg/sla"
+)
+
+// TestContractDocs checks every contract of docs/contracts.md, and runs every
+// command in a folder that holds those which name their file.
+func TestContractDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/contracts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	block := regexp.MustCompile("(?s)```(yaml contract|console)\n(.*?)```")
+	fileName := regexp.MustCompile(`^# (\S+\.yaml)\n`)
+	files, commands := 0, 0
+	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
+		if m[1] == "console" {
+			commands += runConsole(t, dir, m[2])
+			continue
+		}
+		files++
+		if _, err := sla.Parse(sla.Source{Name: "docs/contracts.md", Data: []byte(m[2])}); err != nil {
+			t.Errorf("%v in\n%s", err, m[2])
+		}
+		if name := fileName.FindStringSubmatch(m[2]); name != nil {
+			saveContract(t, filepath.Join(dir, name[1]), m[2])
+		}
+	}
+	if files < 4 || commands < 5 {
+		t.Errorf("found only %d contracts and %d commands", files, commands)
+	}
+}
+
+// runConsole runs the lines that begin with a dollar and compares what they
+// print with the lines below them.
+func runConsole(t *testing.T, dir, text string) int {
+	t.Helper()
+	all := strings.Split(text, "$ bin/firsttoken ")[1:]
+	for _, one := range all {
+		line, want, _ := strings.Cut(one, "\n")
+		args := strings.Fields(line)
+		for i, a := range args {
+			if strings.HasSuffix(a, ".yaml") {
+				args[i] = filepath.Join(dir, a)
+			}
+		}
+		_, out, errs := run(t, args...)
+		if got := out + errs; got != want {
+			t.Errorf("%s prints:\n%s\nnot:\n%s", line, got, want)
+		}
+	}
+	return len(all)
+}
+
+func saveContract(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContractCheckReportsEverything(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	saveContract(t, bad, "apiVersion: firsttoken.dev/v1\nkind: SLAContract\nmetadata: {name: a}\nspec:\n  objectives: [{metric: ttft, threshold: 320}]\n  burst: lots\n")
+	code, _, errs := run(t, "contract", "check", bad)
+	for _, want := range []string{":5:42: spec.objectives[0].threshold: ", ":5:16: spec.objectives[0]: has no percentile", ":6:10: spec.burst: "} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in:\n%s", want, errs)
+		}
+	}
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestContractCommandsOnShipped(t *testing.T) {
+	for args, want := range map[string]string{
+		"check":            "ok, 3 contracts, revision ",
+		"show":             "promised  P95 TTFT ≤ 120ms over 30d\n  with      visible limit 300ms, KV reuse ≥ 70%, sensitive to jitter\n",
+		"show --yaml":      "  name: live-summarisation\n",
+		"export --openslo": "name: customer-service-ttft-p95\n",
+		"schema":           `"title": "Firsttoken contract"`,
+		"match":            "no contract holds: nothing is promised\n",
+	} {
+		code, out, errs := run(t, append([]string{"contract"}, strings.Fields(args)...)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit code %d, no %q in:\n%s%s", args, code, want, out, errs)
+		}
+	}
+	for args, want := range map[string]string{
+		"export":           "export needs --openslo",
+		"match --header x": `--header is "x", want name=value`,
+		"check nothing":    "load contracts",
+	} {
+		if code, _, errs := run(t, append([]string{"contract"}, strings.Fields(args)...)...); code != 1 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %s", args, code, errs)
+		}
+	}
+}
+
+// The contracts that ship promise what the workloads of their names are judged
+// by; a whole answer is due by the E2E objective, or else by the visible limit.
+func TestShippedContractsFitTheWorkloads(t *testing.T) {
+	set, err := sla.LoadFS(contracts.Files())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range trace.Workloads() {
+		if _, err := fs.Stat(contracts.Files(), w.Name+".yaml"); err != nil {
+			t.Error(err)
+		}
+		for _, tenant := range w.Tenants {
+			c := set.Match(sla.Key{Tenant: tenant.Name})
+			if c.Name() != w.Name {
+				t.Errorf("%s of %s has contract %q", tenant.Name, w.Name, c.Name())
+			}
+		}
+		c := set.Contract(w.Name)
+		ttft, _ := c.TTFTBudget(0)
+		tpot, _ := c.TPOTBudget()
+		e2e, promised := c.E2EBudget(0)
+		if limit, ok := c.Limit(time.Time{}); ok && !promised {
+			e2e = limit.Sub(time.Time{})
+		}
+		if ttft != w.TTFT || tpot != w.TPOT || w.E2E > 0 && e2e != w.E2E {
+			t.Errorf("%s: contract %v, %v, %v; workload %v, %v, %v", w.Name, ttft, tpot, e2e, w.TTFT, w.TPOT, w.E2E)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package sla
+
+import (
+	"math"
+	"time"
+)
+
+// Violation tells that an instance broke a contract in several windows in a
+// row and that its weight was cut for it.
+type Violation struct {
+	At       time.Time // end of the last window
+	Since    time.Time // start of the first one
+	Instance string
+	Contract string
+	Windows  int // violated ones in a row
+
+	// Objective was missed most in the last window.
+	Objective Objective
+	Samples   int     // of it in the last window
+	Share     float64 // of them that met it
+	Weight    float64 // after the cut
+}
+
+// maxStretch is how many windows one may last until it has enough samples.
+const maxStretch = 6
+
+// watch judges an instance in windows, and holds the weight that follows. A
+// window starts on a multiple of its length and ends one length later. One
+// with too few samples goes on for up to six lengths and then counts for
+// nothing: too little is known, and the row of violations ends.
+type watch struct {
+	start, last int64 // of the window's first length; of its last sample
+	total, bad  []int32
+
+	row   int   // violated windows
+	since int64 // start of the first of them
+
+	// The weight is 1 - missing·2^(-(now-from)/recovery).
+	missing float64
+	from    int64
+}
+
+func newWatch(c *Contract) watch {
+	n := len(c.Spec.Objectives)
+	both := make([]int32, 2*n)
+	return watch{total: both[:n:n], bad: both[n:]}
+}
+
+func (w *watch) add(at int64, opts *Options, verdicts *[maxObjectives]verdict) {
+	if w.start == 0 {
+		w.start = at - at%int64(opts.Window)
+	}
+	w.last = max(w.last, at)
+	for i := range w.total {
+		if verdicts[i] != neutral {
+			w.total[i]++
+		}
+		if verdicts[i] == missed {
+			w.bad[i]++
+		}
+	}
+}
+
+// close judges the window if it is over.
+func (w *watch) close(at int64, opts *Options, c *Contract) *Violation {
+	length := int64(opts.Window)
+	if w.start == 0 || at < w.start+length {
+		return nil
+	}
+	enough, worst := w.worst(opts, c)
+	tooLong := at >= w.start+maxStretch*length
+	if !enough && !tooLong {
+		return nil
+	}
+	start, end := w.start, w.last-w.last%length+length
+	var v *Violation
+	if worst >= 0 {
+		v = w.violated(start, end, worst, opts, c)
+	}
+	if worst < 0 || at >= end+maxStretch*length {
+		w.row = 0
+	}
+	w.start, w.last = 0, 0
+	clear(w.total)
+	clear(w.bad)
+	return v
+}
+
+// worst finds the objective that missed its target by most, -1 for none, and
+// tells whether any had enough samples to be judged.
+func (w *watch) worst(opts *Options, c *Contract) (enough bool, worst int) {
+	worst, lowest := -1, 1.0
+	for i := range w.total {
+		if int(w.total[i]) < opts.MinSamples {
+			continue
+		}
+		enough = true
+		if ratio := w.share(i) / float64(c.Spec.Objectives[i].Target); ratio < lowest {
+			worst, lowest = i, ratio
+		}
+	}
+	return enough, worst
+}
+
+// share is the part of the window's samples that met objective i.
+func (w *watch) share(i int) float64 { return 1 - float64(w.bad[i])/float64(w.total[i]) }
+
+// violated counts a violated window. The weight does not recover while it
+// lasts; from the third in a row on each halves it, down to the floor.
+func (w *watch) violated(start, end int64, worst int, opts *Options, c *Contract) *Violation {
+	if w.row++; w.row == 1 {
+		w.since = start
+	}
+	before := w.weight(start, opts)
+	after := before
+	if w.row >= opts.Violations {
+		after = max(opts.Floor, before*opts.Cut)
+	}
+	w.missing, w.from = 1-after, end
+	if after >= before {
+		return nil
+	}
+	return &Violation{
+		At: time.Unix(0, end), Since: time.Unix(0, w.since), Contract: c.Name(), Windows: w.row,
+		Objective: c.Spec.Objectives[worst], Samples: int(w.total[worst]), Share: w.share(worst), Weight: after,
+	}
+}
+
+func (w *watch) weight(at int64, opts *Options) float64 {
+	if w.missing == 0 {
+		return 1
+	}
+	elapsed := float64(max(0, at-w.from))
+	return 1 - w.missing*math.Exp2(-elapsed/float64(opts.Recovery))
+}
