@@ -89,3 +89,15 @@ func quantileStep(now, truth, step, q float64) float64 {
 
 // widen gives P95 more room for a while.
 func (c *calibration) widen() { c.margin = min(c.margin+0.1, 0.5) }
+
+// narrow takes that room away.
+func (c *calibration) narrow() { c.margin = 0 }
+
+// keep forgets the instances that are gone.
+func (c *calibration) keep(alive map[*Instance]bool) {
+	for i := range c.own {
+		if !alive[i] {
+			delete(c.own, i)
+		}
+	}
+}

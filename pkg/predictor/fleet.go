@@ -57,9 +57,15 @@ func (f *Fleet) Keep(urls, models map[string]bool) {
 			delete(f.instances, u)
 		}
 	}
-	for m := range f.pools {
+	alive := make(map[*Instance]bool, len(f.instances))
+	for _, i := range f.instances {
+		alive[i] = true
+	}
+	for m, p := range f.pools {
 		if !models[m] {
 			delete(f.pools, m)
+			continue
 		}
+		p.keep(alive)
 	}
 }

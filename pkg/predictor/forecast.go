@@ -82,8 +82,18 @@ func (i *Instance) runner(now float64, w Work) runner {
 	v.streams = i.streams > 0
 	v.kv, v.room = v.context+i.computed(), i.cacheTokens()
 	v.foreign = i.others.tokens
-	if i.idle() || v.t > now {
+	switch {
+	case i.idle() || v.t > now:
 		v.t = now
+	case !v.streams: // nothing tells where in a step the engine was when the first of them came
+		each := terms{steps: 1, seqs: v.decoding, context: v.context}
+		since := now
+		if len(i.pending) > 0 {
+			since = min(since, i.pending[0].sent)
+		}
+		if v.decoding > 0 {
+			v.t = max(v.t, since-dot(&v.speed, &each)/2)
+		}
 	}
 	return v
 }
@@ -228,18 +238,18 @@ func (v *runner) wait() {
 
 // finish takes what is beyond the steps looked at in one go.
 func (v *runner) finish() {
-	total, count := v.left, 0.0
-	for k := v.k; k < len(v.pending); k++ {
-		if k > v.k {
-			total += v.pending[k].left
-		}
+	total, sq, count := 0.0, 0.0, 0.0
+	for ; !v.isOwn(); v.load() {
+		total += v.left
+		sq += squares(v.prompt()-int(v.left), v.prompt())
 		count++
+		v.k++
 	}
-	if !v.isOwn() {
-		total += float64(max(v.own.Uncached, 1))
-	}
+	ahead := total*v.speed[tokens] + sq*v.speed[square]
+	total += v.left
+	sq += squares(v.prompt()-int(v.left), v.prompt())
 	room := max(v.budget-v.decoding, 1)
-	x := terms{steps: math.Ceil(total / room), tokens: total}
+	x := terms{steps: math.Ceil(total / room), tokens: total, square: sq}
 	x[seqs] = x[steps] * (v.decoding + count/2)
 	x[context] = x[steps] * v.context
 	over := max(v.decoding+count+1-v.slots, (v.kv+total-v.room)/max(v.context/max(v.decoding, 1), 1))
@@ -248,9 +258,9 @@ func (v *runner) finish() {
 		each := terms{steps: 1, seqs: v.decoding, context: v.context}
 		v.t += over * max(v.output.value, 1) / v.decoding * dot(&v.speed, &each)
 	}
-	v.t += dot(&v.speed, &x)
+	v.t = max(v.t, v.now) + dot(&v.speed, &x)
 	v.forecast.steps += x[steps]
-	v.forecast.queue += (total - float64(max(v.own.Uncached, 1))) * v.speed[tokens]
-	v.forecast.own += float64(max(v.own.Uncached, 1)) * v.speed[tokens]
+	v.forecast.queue += ahead
+	v.forecast.own += total*v.speed[tokens] + sq*v.speed[square] - ahead
 	v.done = true
 }

@@ -106,6 +106,21 @@ func NewInstance(prior Speed) *Instance {
 	}
 }
 
+// sanitise makes what can't be unknown.
+func (s *Scrape) sanitise() {
+	within := func(v *float64, low, high float64) {
+		if !(*v >= low && *v <= high) {
+			*v = math.NaN()
+		}
+	}
+	within(&s.Running, 0, 1e5)
+	within(&s.Waiting, 0, 1e6)
+	within(&s.KVUse, 0, 1)
+	within(&s.Hit, 0, 1)
+	within(&s.CPU, 0, 1e5)
+	within(&s.CacheTokens, 256, 1e10)
+}
+
 func unknownScrape() Scrape {
 	nan := math.NaN()
 	return Scrape{Running: nan, Waiting: nan, KVUse: nan, Hit: nan, CPU: nan, CacheTokens: nan}
@@ -374,6 +389,7 @@ func (i *Instance) Scraped(s *Scrape) {
 }
 
 func (i *Instance) take(s Scrape) {
+	s.sanitise()
 	if !(s.Started > 0) { // not told this time
 		s.Started = i.scrape.Started
 	}

@@ -11,7 +11,12 @@ type view struct {
 	regime   Regime
 	base     float64 // seconds
 	harm     harm
+	young    bool // too little was seen of the engine's speed to learn from errors
 }
+
+// youngSpans is how many spans of steps an engine's speed has to be learned
+// from before an error of its base says something of the estimators.
+const youngSpans = 20
 
 // look fills in what the instance knows; the pool adds what is the pool's.
 func (i *Instance) look(now time.Time, w Work, v *view) {
@@ -21,7 +26,7 @@ func (i *Instance) look(now time.Time, w Work, v *view) {
 	i.settleSilent(t)
 	f := i.forecast(t, w)
 	v.base, v.regime = f.seconds, i.regime(&f)
-	v.harm = i.harm(t, w)
+	v.harm, v.young = i.harm(t, w), i.speed.seen < youngSpans
 	i.describe(t, w, &f, &v.features)
 }
 

@@ -142,6 +142,9 @@ func duration(seconds float64) time.Duration {
 // analyticSpread is the logarithm of P95 over P50 before anything was seen.
 const analyticSpread = 0.25
 
+// youngSpread is the same of an engine whose speed is not known yet.
+const youngSpread = 1.0
+
 // say asks one estimator; ok is false if it has nothing to say.
 func (p *Pool) say(k Kind, i *Instance, v *view) (s saying, ok bool) {
 	switch k {
@@ -155,6 +158,9 @@ func (p *Pool) say(k Kind, i *Instance, v *view) (s saying, ok bool) {
 		}
 	}
 	s.p50, s.p95 = p.calibrated[k].apply(i, v.regime, s.rawP50, s.rawP95)
+	if v.young {
+		s.p95 = max(s.p95, s.p50+youngSpread)
+	}
 	return s, true
 }
 
@@ -299,16 +305,23 @@ func (p *Pool) learn(now time.Time, a *Attempt, truth float64, censored bool) (*
 		if !a.spoke[k] || censored && y < a.said[k].p95 {
 			continue
 		}
-		p.calibrated[k].observe(a.on, a.view.regime, a.said[k].rawP50, a.said[k].rawP95, y)
+		if !a.view.young {
+			p.calibrated[k].observe(a.on, a.view.regime, a.said[k].rawP50, a.said[k].rawP95, y)
+		}
 		v := judged(now, a.sample.Said[k], truth)
 		p.judges[k][a.view.regime].add(v)
 		p.judges[k][Regimes].add(v)
-		if why := p.shifts[k].add(v.bias, p.judges[k][Regimes].score(now)); why != "" {
-			p.calibrated[k].widen()
-			alarms = append(alarms, Alarm{At: now, Pool: p.name, Kind: k, Why: why, Coverage: p.judges[k][Regimes].score(now).Coverage})
+		score := p.judges[k][Regimes].score(now)
+		if why := p.shifts[k].add(v.bias, score); why != "" {
+			if score.Coverage > DriftHigh {
+				p.calibrated[k].narrow()
+			} else {
+				p.calibrated[k].widen()
+			}
+			alarms = append(alarms, Alarm{At: now, Pool: p.name, Kind: k, Why: why, Coverage: score.Coverage})
 		}
 	}
-	if !censored || y > a.said[Linear].p50 {
+	if !a.view.young && (!censored || y > a.said[Linear].p50) {
 		p.linear.observe(&a.view.features, a.view.regime, y)
 	}
 	return p.reconsider(now), alarms
@@ -350,6 +363,15 @@ func (p *Pool) standing(now time.Time) Standing {
 		s.Ready[k] = k != LightGBM || p.model.Load() != nil
 	}
 	return s
+}
+
+// keep forgets what was learned of instances that are gone.
+func (p *Pool) keep(alive map[*Instance]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.calibrated {
+		c.keep(alive)
+	}
 }
 
 // Report is a pool's state for metrics and operators.

@@ -118,7 +118,13 @@ func (n *normal) add(x *terms, y, weight float64) {
 }
 
 func newSpeedometer(prior Speed) speedometer {
-	p := prior.vector()
+	p, least := prior.vector(), genericSpeed.vector()
+	for i := range p { // a price of nothing would say that it is known to be nothing
+		if !(p[i] >= least[i]/1000) {
+			p[i] = least[i] / 1000
+		}
+		p[i] = min(p[i], least[i]*1e4)
+	}
 	return speedometer{prior: p, fitted: p}
 }
 
