@@ -49,3 +49,7 @@ eval-sim: build ## Hold the simulated engines against measured ones (minutes)
 .PHONY: clean
 clean: ## Remove what was built; .cache keeps installed tools
 	rm -rf bin
+
+.PHONY: bootstrap-model
+bootstrap-model: ## train the LightGBM model that ships in the binary, on simulated fleets
+	deploy/trainer/bootstrap

@@ -19,7 +19,7 @@ const module = "github.com/firsttoken/firsttoken/"
 // arrows lists what each package may import of ours. Imports point one way:
 // cmd → app → proxy → router → backends; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":               {"deploy/contracts", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/models", "internal/replay", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/models", "internal/replay", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
 	"internal/app":              {"internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router"},
 	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},

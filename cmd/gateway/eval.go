@@ -136,10 +136,10 @@ func (f *evalFlags) check() error {
 	return errors.Join(writable("--rows", f.rows), writable("--json", f.json), writable("--html", f.html))
 }
 
-// openModel reads the trained model; nil if none is named.
+// openModel reads the trained model, the shipped one if none is named.
 func (f *evalFlags) openModel() (predictor.Model, error) {
 	if f.model == "" {
-		return nil, nil //nolint:nilnil // no model is no error
+		return shippedModel()
 	}
 	b, err := trees.OpenWith(os.DirFS(f.model), predictor.Names(), predictor.SchemaHash())
 	if err != nil {

@@ -75,6 +75,7 @@ then; the exit code is 130.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runReplay(cmd, f) },
 	}
+	cmd.AddCommand(targetsCommand())
 	flags, d := cmd.Flags(), &f.demand
 	flags.StringArrayVar(&f.fleets, "fleet", []string{"equal", "mixed"}, "fleet file, or the name of a shipped fleet; may be repeated to compare")
 	flags.StringArrayVar(&f.add, "add", nil, "compare the fleet with itself and one more engine of this profile (built-in, or a file); may be repeated")

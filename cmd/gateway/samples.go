@@ -24,7 +24,7 @@ const samplesFolder = "samples"
 
 func samplesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "samples", Short: "Sum up or export what was predicted and what became of it"}
-	cmd.AddCommand(samplesStatsCommand(), samplesExportCommand())
+	cmd.AddCommand(samplesStatsCommand(), samplesExportCommand(), samplesBootstrapCommand())
 	return cmd
 }
 

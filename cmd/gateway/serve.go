@@ -51,7 +51,11 @@ func serve(cmd *cobra.Command, f serveFlags) error {
 		return errors.New("serve needs either --config FILE, or --demo for a simulated fleet; see firsttoken serve --help")
 	}
 	load := func() (*config.Config, error) { return loadFile(f) }
-	opts := app.Options{Log: os.Stdout, Reload: load, Version: version}
+	shipped, err := shippedModel()
+	if err != nil {
+		return err
+	}
+	opts := app.Options{Log: os.Stdout, Reload: load, Version: version, Shipped: shipped}
 	if f.demo {
 		fleet, demo, err := startDemo(f.over)
 		if err != nil {

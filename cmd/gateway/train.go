@@ -115,8 +115,8 @@ func (f *trainFlags) keep(ctx context.Context, out, problems io.Writer) error {
 // due returns what says why it is time to train, or nothing. It looks at the
 // samples only when there are new files.
 func (f *trainFlags) due() func(now time.Time) (why string, err error) {
-	next := time.Now()
-	seen, judged := "", time.Time{}
+	var next, judged time.Time
+	seen := ""
 	return func(now time.Time) (string, error) {
 		if f.every > 0 && !now.Before(next) {
 			next = now.Add(f.every)

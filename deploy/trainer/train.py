@@ -471,7 +471,7 @@ def parser():
     p.add_argument("--trees", type=int, default=200, help="most trees a head (200)")
     p.add_argument("--p95-leaf", type=int, default=PARAMETERS["p95"]["min_data_in_leaf"], help="fewest rows in a leaf of the P95 head (400)")
     p.add_argument("--seed", type=int, default=1, help="the same seed, samples and --created give the same model (1)")
-    p.add_argument("--threads", type=int, default=0, help="threads to train with (0: as many as there are cores)")
+    p.add_argument("--threads", type=int, default=1, help="threads to train with; where cores are shared, more than one can take far longer (1)")
     p.add_argument("--created", type=moment, default=None, help="time to write into the manifest (now)")
     p.add_argument("--source", default="", help="text for the manifest: where the samples come from")
     p.add_argument("--end-with-stdin", action="store_true", help="end when the standard input does: with the program that holds it")

@@ -23,6 +23,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/monitor"
 	"github.com/firsttoken/firsttoken/internal/proxy"
 	"github.com/firsttoken/firsttoken/internal/telemetry"
+	"github.com/firsttoken/firsttoken/pkg/predictor/trees"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	Listen func(network, addr string) (net.Listener, error)
 	// Dial connects to engines; nil is the system's.
 	Dial proxy.Dialer
+	// Shipped is the trained model that serves where none is made active; nil: none.
+	Shipped *trees.Bundle
 	// Version is reported in firsttoken_build_info.
 	Version string
 }
@@ -82,7 +85,7 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	}
 	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1, seen: digests(cfg.Files())}
 	a.metrics = telemetry.NewMetrics(reg)
-	a.predictions = newPredictions(a.metrics, logs.Events)
+	a.predictions = newPredictions(a.metrics, logs.Events, opts.Shipped)
 	a.compile = newCompiler(a.metrics, a.predictions, opts.Dial)
 	a.monitor = monitor.New(logs.Events, a.metrics)
 	rev, err := a.compile.compile(a.number, cfg)

@@ -33,6 +33,8 @@ type predictions struct {
 	dir   string        // of trained models; "" for none
 	seen  digest        // of what dir said when it was last read
 	model *trees.Bundle // in force; nil: none
+
+	shipped *trees.Bundle // serves where none is active; nil: none
 }
 
 // foreseen is a pool whose requests are predicted.
@@ -41,9 +43,9 @@ type foreseen struct {
 	*predictor.Pool
 }
 
-func newPredictions(m *telemetry.Metrics, log *zap.Logger) *predictions {
+func newPredictions(m *telemetry.Metrics, log *zap.Logger, shipped *trees.Bundle) *predictions {
 	o := &observer{metrics: m, log: log}
-	return &predictions{fleet: predictor.NewFleet(o), observer: o, log: log}
+	return &predictions{fleet: predictor.NewFleet(o), observer: o, log: log, shipped: shipped}
 }
 
 // keepSamples begins the log of samples, if there is to be one. It comes before
@@ -152,7 +154,7 @@ func (p *predictions) lookAtModels() {
 // that changes what is in force: not if it can't serve. Called with mu held.
 func (p *predictions) readModel() bool {
 	if p.dir == "" {
-		return p.take(nil)
+		return p.take(p.shipped)
 	}
 	active := filepath.Join(p.dir, "active.json")
 	now := digests([]string{active})[active]
@@ -163,7 +165,7 @@ func (p *predictions) readModel() bool {
 	id, model, err := models.New(p.dir, predictor.Names(), predictor.SchemaHash()).Active()
 	switch {
 	case errors.Is(err, models.ErrNoActive):
-		return p.take(nil)
+		return p.take(p.shipped)
 	case err != nil:
 		p.log.Error("trained model not loaded; what was in force stays", zap.String("model", id), zap.Error(err))
 		return false

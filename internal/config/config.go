@@ -16,6 +16,7 @@ type Config struct {
 	Telemetry  Telemetry  `yaml:"telemetry"`
 	Drain      Drain      `yaml:"drain"`
 	Prediction Prediction `yaml:"prediction"`
+	Contracts  Contracts  `yaml:"contracts"`
 	Defaults   Defaults   `yaml:"defaults"`
 	// Models that clients may ask for.
 	Models []Model `yaml:"models" required:"yes"`
@@ -41,7 +42,11 @@ type Server struct {
 	ReadBodyTimeout Duration `yaml:"read_body_timeout" default:"60s"`
 	// KeepAlive is how long an idle client connection is kept. Default 120s.
 	KeepAlive Duration `yaml:"keep_alive" default:"120s"`
-	// DebugHeaders adds x-firsttoken-backend, x-firsttoken-attempts and what was predicted to answers. Default false.
+	// TenantHeader is the request header that names the tenant, which contracts
+	// match by; it is not passed on to engines. Whoever sets it is believed. Default X-Firsttoken-Tenant.
+	TenantHeader string `yaml:"tenant_header" default:"X-Firsttoken-Tenant" format:"header"`
+	// DebugHeaders adds to answers x-firsttoken-backend, x-firsttoken-attempts, the
+	// contract, the time held and what was predicted. Default false.
 	DebugHeaders bool `yaml:"debug_headers" default:"false"`
 }
 
@@ -103,16 +108,39 @@ type Samples struct {
 	MaxBytes ByteSize `yaml:"max_bytes" default:"256MiB" min:"1"`
 }
 
+// Contracts are the promises in force. Default none.
+type Contracts struct {
+	// Files hold contracts; relative paths start at the folder of the configuration
+	// file. They are watched like it.
+	Files []string `yaml:"files,omitempty"`
+	// Shipped puts the three contracts into force that come with the gateway. Default false.
+	Shipped bool `yaml:"shipped" default:"false"`
+}
+
+// Admission is how requests are let in: as many as an engine can take without
+// harm to those it runs already, the others wait at the gateway. It works with
+// the policies that predict.
+type Admission struct {
+	// Enabled holds requests back. Default true.
+	Enabled bool `yaml:"enabled" default:"true"`
+	// PendingTokens closes an engine while so many prompt tokens wait there. Default 2000.
+	PendingTokens int `yaml:"pending_tokens" default:"2000" min:"1"`
+	// MaxHeld is how many requests wait at most for a model; one more is answered 429. Default 2000.
+	MaxHeld int `yaml:"max_held" default:"2000" min:"1"`
+}
+
 // Defaults apply to every model and backend that does not set its own.
 type Defaults struct {
-	// Policy of every model that does not set its own: round-robin, random,
-	// least-inflight, p2c, peak-ewma, token-load, lmetric, prefix-affinity. Default least-inflight.
-	Policy   string   `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma,token-load,lmetric,prefix-affinity"`
-	Timeouts Timeouts `yaml:"timeouts"`
-	Retry    Retry    `yaml:"retry"`
-	Health   Health   `yaml:"health"`
-	Limits   Limits   `yaml:"limits"`
-	Signals  Signals  `yaml:"signals"`
+	// Policy of every model that does not set its own: headroom, least-inflight,
+	// round-robin, random, p2c, peak-ewma, token-load, lmetric, prefix-affinity,
+	// weighted, argmin. Default headroom, or least-inflight where nothing is predicted.
+	Policy    string    `yaml:"policy,omitempty" enum:"headroom,least-inflight,round-robin,random,p2c,peak-ewma,token-load,lmetric,prefix-affinity,weighted,argmin"`
+	Admission Admission `yaml:"admission"`
+	Timeouts  Timeouts  `yaml:"timeouts"`
+	Retry     Retry     `yaml:"retry"`
+	Health    Health    `yaml:"health"`
+	Limits    Limits    `yaml:"limits"`
+	Signals   Signals   `yaml:"signals"`
 }
 
 // Model is one name that clients may ask for, and the pool that serves it.
@@ -123,8 +151,11 @@ type Model struct {
 	Aliases []string `yaml:"aliases,omitempty"`
 	// OwnedBy is what GET /v1/models reports. Default "firsttoken".
 	OwnedBy string `yaml:"owned_by" default:"firsttoken"`
-	// Policy picks a backend: round-robin, random, least-inflight, p2c, peak-ewma, token-load, lmetric, prefix-affinity. Default least-inflight.
-	Policy string `yaml:"policy" default:"least-inflight" enum:"round-robin,random,least-inflight,p2c,peak-ewma,token-load,lmetric,prefix-affinity"`
+	// Policy picks a backend: headroom, least-inflight, round-robin, random, p2c,
+	// peak-ewma, token-load, lmetric, prefix-affinity, weighted, argmin. headroom,
+	// weighted and argmin need predictions. Default that of defaults.
+	Policy    string    `yaml:"policy,omitempty" enum:"headroom,least-inflight,round-robin,random,p2c,peak-ewma,token-load,lmetric,prefix-affinity,weighted,argmin"`
+	Admission Admission `yaml:"admission"`
 	// InjectUsage asks engines for a usage chunk the client did not ask for,
 	// and hides it from the client: auto (all engines but generic), always, never. Default auto.
 	InjectUsage string   `yaml:"inject_usage" default:"auto" enum:"auto,always,never"`
@@ -268,5 +299,5 @@ type Signals struct {
 }
 
 // Files returns the files whose change calls for a reload: the configuration
-// file when Load read it, then the credential files, each once.
+// file when Load read it, then the files of contracts and credentials, each once.
 func (c *Config) Files() []string { return append([]string(nil), c.files...) }

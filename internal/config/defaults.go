@@ -37,12 +37,23 @@ func begin(element, holder any) {
 }
 
 func (m *Model) inherit(d *Defaults) {
-	m.Policy, m.Timeouts, m.Retry = d.Policy, d.Timeouts, d.Retry
+	m.Policy, m.Admission, m.Timeouts, m.Retry = d.Policy, d.Admission, d.Timeouts, d.Retry
 	m.Health, m.Limits, m.Signals = d.Health, d.Limits, d.Signals
 }
 
 func (b *Backend) inherit(m *Model) {
 	b.Timeouts, b.Health, b.Limits, b.Signals = m.Timeouts, m.Health, m.Limits, m.Signals
+}
+
+// foreseeing are the policies that choose by predictions.
+var foreseeing = []string{"headroom", "weighted", "argmin"}
+
+// defaultPolicy is the policy of models where the file names none.
+func (p *Prediction) defaultPolicy() string {
+	if p.Enabled {
+		return "headroom"
+	}
+	return "least-inflight"
 }
 
 // complete sets the defaults that depend on the backend's other values.

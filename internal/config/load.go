@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +71,13 @@ func Parse(name string, data []byte, dir string, getenv func(string) (string, bo
 func (c *Config) complete(d *decoder, dir string) {
 	c.Prediction.Models = absolute(c.Prediction.Models, dir)
 	c.Prediction.Samples.Dir = absolute(c.Prediction.Samples.Dir, dir)
+	for i := range c.Contracts.Files {
+		c.Contracts.Files[i] = absolute(c.Contracts.Files[i], dir)
+		c.watch(c.Contracts.Files[i])
+	}
+	c.Defaults.Policy = cmp.Or(c.Defaults.Policy, c.Prediction.defaultPolicy())
 	for i := range c.Models {
+		c.Models[i].Policy = cmp.Or(c.Models[i].Policy, c.Defaults.Policy)
 		for j := range c.Models[i].Backends {
 			b := &c.Models[i].Backends[j]
 			b.complete()

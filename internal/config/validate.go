@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"slices"
 )
 
 // check reports what no single value shows: how they fit together. It skips
@@ -12,6 +13,8 @@ func (d *decoder) check(c *Config) {
 	d.checkNames(c.Models)
 	d.checkEngines(c.Models)
 	d.checkEjections(c)
+	d.checkPolicies(c)
+	d.checkContracts(c)
 }
 
 func (d *decoder) checkListeners(c *Config) {
@@ -127,6 +130,33 @@ func (d *decoder) checkEjections(c *Config) {
 		check(fmt.Sprintf("models[%d]", i), &c.Models[i].Health)
 		for j := range c.Models[i].Backends {
 			check(backendPath(i, j), &c.Models[i].Backends[j].Health)
+		}
+	}
+}
+
+// checkPolicies wants predictions where a policy chooses by them, and names the
+// place where the file says so.
+func (d *decoder) checkPolicies(c *Config) {
+	if c.Prediction.Enabled {
+		return
+	}
+	check := func(path, policy string) {
+		if d.has(path) && slices.Contains(foreseeing, policy) {
+			d.fail(path, fmt.Sprintf("%q chooses by predictions, which prediction.enabled: false switches off", policy),
+				"switch prediction on, or write a policy such as least-inflight")
+		}
+	}
+	check("defaults.policy", c.Defaults.Policy)
+	for i, m := range c.Models {
+		check(fmt.Sprintf("models[%d].policy", i), m.Policy)
+	}
+}
+
+// checkContracts wants each contract file once.
+func (d *decoder) checkContracts(c *Config) {
+	for i, file := range c.Contracts.Files {
+		if first := slices.Index(c.Contracts.Files, file); first < i && file != "" {
+			d.fail(fmt.Sprintf("contracts.files[%d]", i), "is the same file as "+d.place(fmt.Sprintf("contracts.files[%d]", first)), "remove one of the two")
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-"strconv"
 	"testing"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 
 // guesses compares how much of each prompt the gateway thought was in the chosen
 // engine's cache with how much was.
-var dbgTTFT time.Duration
-var dbgOver int
-var dbgX = time.Duration(func() int { n, _ := strconv.Atoi(os.Getenv("XX")); return n }())
 type guesses struct {
 	requests, off         int // off: by more than a tenth of the prompt
 	wrong, cached, prompt int // tokens
@@ -35,7 +31,6 @@ func guess(t *testing.T, c Config, src trace.Source) (g guesses) {
 			return
 		}
 		wrong := max(said[o.Index]-o.Cached, o.Cached-said[o.Index])
-		dbgTTFT += o.TTFT; if said[o.Index] > o.Cached { dbgOver += said[o.Index]-o.Cached }
 		g.requests, g.wrong = g.requests+1, g.wrong+wrong
 		g.cached, g.prompt = g.cached+o.Cached, g.prompt+o.Request.PromptTokens
 		if 10*wrong > o.Request.PromptTokens {
@@ -69,7 +64,6 @@ func (g guesses) check(t *testing.T, most float64) {
 	share := 100 * float64(g.off) / float64(g.requests)
 	t.Logf("off by more than a tenth: %.2f%%; by %d tokens in the mean, of %d, of which %d are cached",
 		share, g.wrong/g.requests, g.prompt/g.requests, g.cached/g.requests)
-	t.Log(dbgTTFT/time.Duration(g.requests), dbgOver/g.requests)
 	if share > most {
 		t.Errorf("%.2f%% of the guesses are off by more than a tenth of the prompt, want %.2f%% at most", share, most)
 	}
@@ -104,7 +98,7 @@ func TestGuessOfConversations(t *testing.T) {
 	}
 }
 
-// The same with engines so small that requests wait and are preempted, and whose
+// The same with engines so small that a few prompts fill them, and whose
 // answers take much of the room.
 func TestGuessOnSmallEngines(t *testing.T) {
 	t.Parallel()
@@ -115,12 +109,12 @@ func TestGuessOnSmallEngines(t *testing.T) {
 	asks := crowd(1, 2000)
 	for i := range asks {
 		r := &asks[i]
-		r.At *= dbgX
+		r.At *= 20 // busy, no more
 		r.PromptTokens, r.OutputTokens = times*r.PromptTokens, times*r.OutputTokens
 		for k := range r.Content {
 			r.Content[k].Tokens *= times
 		}
 	}
 	guess(t, Config{Engines: []Engine{{Model: "m", Params: p}, {Model: "m", Params: p, Seed: 1}}, Scrape: 100 * time.Millisecond},
-		trace.Of(asks...)).check(t, 10)
+		trace.Of(asks...)).check(t, 4)
 }

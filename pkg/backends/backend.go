@@ -27,6 +27,7 @@ type Spec struct {
 	Kind     Kind              // engine family
 	Weight   float64           // relative capacity; 0 means 1
 	Draining bool              // gets no new work
+	WarmUp   bool              // gets warm-up prompts before requests when it is new or was restarted
 	Labels   map[string]string // gpu, cuda, quantization, topology, ...
 
 	AuthHeader string // header that carries the gateway's credential; empty for none
@@ -57,6 +58,7 @@ type live struct {
 	prefix  ratioOf
 	cpu     rateOf
 	cache   prefixCache
+	ready   readiness
 }
 
 func newLive() *live {
@@ -78,6 +80,7 @@ func (b *Backend) Load(now time.Time) Load {
 type Status struct {
 	Load    Load
 	State   State
+	Ready   Readiness
 	Up      bool   // what active probes say; true until the first verdict
 	Breaker string // closed, half-open or open
 	Signals Signals
@@ -90,6 +93,7 @@ func (b *Backend) Status(now time.Time) Status {
 	return Status{
 		Load:    b.load.snapshot(now),
 		State:   b.state(now),
+		Ready:   b.readiness(),
 		Up:      !b.health.down,
 		Breaker: b.breaker.state().String(),
 		Signals: *b.signals,
@@ -103,8 +107,8 @@ func (b *Backend) Status(now time.Time) Status {
 func (b *Backend) SetSignals(s Signals) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s.StartTime != b.signals.StartTime && s.StartTime > 0 && b.signals.StartTime > 0 {
-		b.cache.reset() // the engine was started again
+	if b.ready.scraped(b.signals, &s) {
+		b.cache.reset()
 	}
 	b.cache.learn(&s)
 	s.PrefixHitRatio = b.prefix.update(s.PrefixHitRatio, s.prefixHits, s.prefixQueries)

@@ -76,10 +76,20 @@ func (f *Fleet) backend(next registry, s Spec) *Backend {
 	url, rules := s.URL.String(), breakerRules{failures: s.Health.BreakerFailures, open: s.Health.BreakerOpen}
 	return &Backend{
 		Spec:    s,
-		live:    keep(next.engines, f.known.engines, url, newLive),
+		live:    keep(next.engines, f.known.engines, url, f.newLive),
 		breaker: keep(next.breakers, f.known.breakers, breakerKey{url, rules}, func() *breaker { return newBreaker(rules) }),
 		window:  keep(next.windows, f.known.windows, windowKey{url, s.Health.Window}, func() *outcomeWindow { return &outcomeWindow{} }),
 	}
+}
+
+// newLive is the state of an engine that is seen for the first time. One that
+// comes with a later revision is new; those of the first may have served before.
+func (f *Fleet) newLive() *live {
+	l := newLive()
+	if len(f.known.engines) > 0 {
+		l.ready.turnCold(WhyNew)
+	}
+	return l
 }
 
 // keep takes key's state from the next registry, else from the old, else makes it.

@@ -130,9 +130,11 @@ func (b *Backend) Probe(now time.Time, ok bool) (changed bool) {
 	defer b.mu.Unlock()
 	h := &b.health
 	if ok {
+		b.ready.found(h.fails > 0)
 		h.oks, h.fails = h.oks+1, 0
 		if h.down && h.oks >= b.Health.Healthy {
 			h.down, changed = false, true
+			b.ready.returned(now)
 			b.comeBack(now)
 			if !h.ejectedUntil.IsZero() {
 				h.ejectedUntil = now // it was gone and is back: one real request decides at once

@@ -39,6 +39,8 @@ type Candidate struct {
 	Harmed   int           // requests decoding there that would newly miss their TPOT objective
 	Pending  int           // prompt tokens ahead of it, of this gateway and others
 
+	unready bool // cold or being warmed
+
 	// Compliance is the share of requests of the same contract that met it there
 	// lately, 0..1; 1 where nobody keeps count.
 	Compliance float64
@@ -130,7 +132,8 @@ type survey struct {
 }
 
 // survey lists who may be chosen: the healthy, or everyone who is not
-// draining. The list is valid until the next survey.
+// draining; of these the ready, if one is. The list is valid until the next
+// survey.
 func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) survey {
 	s := survey{free: p.claims.buf[:0]}
 	for i, b := range p.Backends {
@@ -139,6 +142,7 @@ func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) su
 		b.mu.Unlock()
 	}
 	p.claims.buf = s.free
+	s.free = warmest(s.free)
 	return s
 }
 
@@ -157,10 +161,10 @@ func (s *survey) add(now time.Time, w Work, i int, b *Backend, everyone, tried b
 		} else if !tried {
 			s.free = append(s.free, Candidate{
 				Backend: b, Index: i, Load: b.load.snapshot(now), Cached: b.cache.tokens(w),
-				Weight: b.rampedWeight(now), Signals: b.signals,
+				Weight: b.rampedWeight(now), Signals: b.signals, unready: b.unready(),
 			})
 		}
-	case state == Probation && !b.health.probing && !full && s.due == nil:
+	case state == Probation && !b.health.probing && !full && s.due == nil && !b.unready():
 		s.due = b
 	}
 }

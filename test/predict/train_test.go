@@ -242,7 +242,7 @@ func TestKillWhileTraining(t *testing.T) {
 	s.train()
 	first := s.active()
 	s.sample("b", start.Add(30*time.Minute), 6_000, 0.5)
-	for _, line := range []string{"samples, ", "p50: ", "p95: ", "On the test window", "model "} {
+	for _, line := range []string{"samples, ", "p50: ", "p95: ", "On the test window"} {
 		t.Run(line, func(t *testing.T) {
 			s.killAt(line)
 			s.whole(t)
@@ -251,10 +251,12 @@ func TestKillWhileTraining(t *testing.T) {
 			}
 		})
 	}
-	for range 5 { // at publication and activation, wherever it hits
-		s.killAt("The champion")
-		s.whole(t)
-		s.active()
+	for range 2 { // at publication and activation, wherever it hits
+		for _, line := range []string{"model 2", "The champion"} {
+			s.killAt(line)
+			s.whole(t)
+			s.active()
+		}
 	}
 	s.train("--window", "20m")
 	if s.whole(t); s.active() == first {
@@ -265,10 +267,35 @@ func TestKillWhileTraining(t *testing.T) {
 	}
 }
 
-// killAt trains, and kills at a line of its output that holds a text.
+// Ctrl-C ends a training, and leaves nothing of it.
+func TestInterrupt(t *testing.T) {
+	s := newSite(t)
+	s.sample("a", start, 6_000, 0)
+	cmd := s.command()
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	s.at(cmd, "p50: ", os.Interrupt)
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(problems.String(), "stopped before the end") {
+		t.Errorf("exit code %d, %s", cmd.ProcessState.ExitCode(), &problems)
+	}
+	if _, _, err := s.store.Active(); !errors.Is(err, models.ErrNoActive) {
+		t.Errorf("something is active: %v", err)
+	}
+	left, _ := filepath.Glob(s.path("cache/*"))
+	if published, _ := filepath.Glob(s.path("models/*")); len(left)+len(published) > 0 {
+		t.Errorf("left: %v, %v", left, published)
+	}
+}
+
+// killAt trains, and kills at a line of the output that holds a text.
 func (s *site) killAt(text string) {
 	s.t.Helper()
-	cmd := s.command("--window", "20m")
+	s.at(s.command("--window", "20m"), text, os.Kill)
+}
+
+// at runs a command, and sends it a signal at a line of its output.
+func (s *site) at(cmd *exec.Cmd, text string, signal os.Signal) {
+	s.t.Helper()
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		s.t.Fatal(err)
@@ -279,9 +306,11 @@ func (s *site) killAt(text string) {
 	lines := bufio.NewScanner(pipe)
 	for lines.Scan() && !strings.Contains(lines.Text(), text) {
 	}
-	_ = cmd.Process.Kill()
+	if err := cmd.Process.Signal(signal); err != nil {
+		s.t.Errorf("it had ended before %q", text)
+	}
 	_, _ = io.Copy(io.Discard, pipe) // ends when the trainer has ended too
-	_ = cmd.Wait()                   // says that it was killed
+	_ = cmd.Wait()                   // the exit code says it
 }
 
 // whole checks that every model opens.
