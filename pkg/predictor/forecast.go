@@ -230,8 +230,8 @@ func (v *runner) wait() {
 	v.blocked++
 	each := v.context / v.decoding
 	x := terms{steps: 1, seqs: v.decoding, context: v.context}
-	v.t += max(v.output.value, 1) / v.decoding * dot(&v.speed, &x)
-	v.kv -= max(each-v.output.value/2, each/4)
+	v.t += v.output.mean() / v.decoding * dot(&v.speed, &x)
+	v.kv -= max(each-v.output.mean()/2, each/4)
 	v.context -= each
 	v.decoding--
 }
@@ -256,7 +256,7 @@ func (v *runner) finish() {
 	if over = min(over, v.decoding); over > 0 {
 		v.blocked += over
 		each := terms{steps: 1, seqs: v.decoding, context: v.context}
-		v.t += over * max(v.output.value, 1) / v.decoding * dot(&v.speed, &each)
+		v.t += over * v.output.mean() / v.decoding * dot(&v.speed, &each)
 	}
 	v.t = max(v.t, v.now) + dot(&v.speed, &x)
 	v.forecast.steps += x[steps]

@@ -30,7 +30,7 @@ func (i *Instance) harm(t float64, w Work) harm {
 	}
 	stretch := i.stretch()
 	before := stretch * i.stepAt(n, held)
-	after := stretch * i.stepAt(n+1, held+float64(w.Prompt)+i.output.value/2)
+	after := stretch * i.stepAt(n+1, held+float64(w.Prompt)+i.output.mean()/2)
 	own := i.prefill(w.Prompt, w.Uncached)
 	h := harm{tpot: after}
 	for f := range i.running {
@@ -38,7 +38,7 @@ func (i *Instance) harm(t float64, w Work) harm {
 		if limit == 0 || !f.Stream {
 			continue
 		}
-		toCome := max(i.output.value-float64(f.tokens), fewToCome)
+		toCome := max(i.output.mean()-float64(f.tokens), fewToCome)
 		total := float64(f.tokens) + toCome
 		sofar := t - f.first + stall
 		if lost := sofar+toCome*before > limit*total; !lost && sofar+own+toCome*after > limit*total {

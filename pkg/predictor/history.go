@@ -6,9 +6,7 @@ import "math"
 // slices of a minute, for the entropy of their distribution and their
 // covariance with the engine's CPU use. The zero value is empty.
 type responses struct {
-	slices  [5]responseSlice
-	running float64 // as of the previous scrape
-
+	slices               [5]responseSlice
 	sum, count           float64 // of answers since the previous scrape
 	n, cpuMean, timeMean float64 // decayed moments over scrapes
 	covariance           float64

@@ -33,10 +33,11 @@ type Instance struct {
 
 	scrape   Scrape
 	scrapeAt float64
-	others   others // work of other gateways, as of the last scrape
-	full     int    // scrapes in a row with a queue and the same number running
+	others   others  // work of other gateways, as of the last scrape
+	full     int     // scrapes in a row with a queue and about as many running as most
+	most     float64 // sequences running in these
 
-	output   mean // tokens of an answer
+	output   outputs
 	promptOf mean // uncached tokens of a prompt
 	trust    mean // cached tokens reported over those expected
 	response responses
@@ -102,7 +103,7 @@ func NewInstance(prior Speed) *Instance {
 	return &Instance{
 		speed: newSpeedometer(prior), budget: 8192, slots: math.Inf(1),
 		firstToken: math.NaN(), running: map[*Flight]bool{}, scrape: unknownScrape(), scrapeAt: math.NaN(),
-		output: mean{value: 200, weight: 5}, promptOf: mean{value: 500, weight: 2}, trust: mean{value: 1, weight: 2000},
+		output: outputs{tokens: 1000, ended: 5}, promptOf: mean{value: 500, weight: 2}, trust: mean{value: 1, weight: 2000},
 	}
 }
 
@@ -176,6 +177,7 @@ func (f *Flight) Token(now time.Time) {
 	}
 	f.tokens++
 	i.context++
+	i.output.tokens++
 }
 
 // beginsStep reports whether a token belongs to another step than the last
@@ -322,7 +324,7 @@ func (f *Flight) Done(now time.Time, completed bool) {
 	t := i.seconds(now)
 	i.settleSilent(t)
 	if completed && f.tokens > 0 {
-		i.output.add(float64(f.tokens), 0.98)
+		i.output.end()
 	}
 	if completed {
 		i.response.add(t, t-f.sent)
@@ -410,30 +412,31 @@ func (i *Instance) noteOthers(s *Scrape) {
 	}
 	i.others.decoding = extra * s.Running / busy
 	i.others.tokens = extra * s.Waiting / busy * i.promptOf.value
-	each := i.promptOf.value + i.output.value/2
+	each := i.promptOf.value + i.output.mean()/2
 	if i.decoding > 0 {
 		each = i.context / float64(i.decoding)
 	}
 	i.others.context = i.others.decoding * each
 }
 
-// noteSlots finds the engine's limit of sequences: a queue beside the same
+// noteSlots finds the engine's limit of sequences: a queue beside about the same
 // number running, three scrapes in a row, and room in the cache.
 func (i *Instance) noteSlots(s *Scrape) {
+	const fewest, about = 4, 0.97
+	full := s.Waiting > 0 && s.Running >= fewest && !(s.KVUse >= 0.9)
 	switch {
 	case s.Running > i.slots:
-		i.slots, i.full = math.Inf(1), 0
-	case s.Waiting > 0 && s.Running >= 4 && s.Running == i.lastFull() && s.KVUse < 0.9:
-		i.full++
-		if i.full >= 3 {
-			i.slots = s.Running
-		}
-	case s.Waiting > 0 && s.Running >= 4:
-		i.full = 1
-	default:
+		i.slots, i.most, i.full = math.Inf(1), s.Running, 0
+	case !full:
 		i.full = 0
+	case s.Running > i.most || s.Running < about*i.most:
+		i.most, i.full = s.Running, 1
+	default:
+		i.full++
 	}
-	i.response.running = s.Running
+	if i.full >= 3 {
+		i.slots = i.most
+	}
 }
 
 // computed are the tokens of pending prompts that are in the cache already.
@@ -455,7 +458,20 @@ func (i *Instance) cacheTokens() float64 {
 	return math.Inf(1)
 }
 
-func (i *Instance) lastFull() float64 { return i.response.running }
+// outputs are how long answers are: tokens seen over answers ended, the
+// estimate for lengths without memory that does not favour the short ones,
+// which end first.
+type outputs struct{ tokens, ended float64 }
+
+// end counts an answer; the last 50 or so weigh most.
+func (o *outputs) end() {
+	const keep = 0.98
+	o.tokens *= keep
+	o.ended = o.ended*keep + 1
+}
+
+// mean is in tokens, at least 1.
+func (o *outputs) mean() float64 { return max(o.tokens/o.ended, 1) }
 
 // mean is a decayed average.
 type mean struct{ value, weight float64 }

@@ -10,8 +10,10 @@ const inputs = 20
 // gives P95. Before it has seen anything it says what the base says.
 type linear struct {
 	weights   [inputs]float64
-	inverse   [inputs][inputs]float64 // of the normal matrix
-	residuals [Regimes + 1]window     // the last: of all
+	normal    [inputs][inputs]float64 // matrix: its lower half
+	factor    [inputs][inputs]float64
+	right     [inputs]float64
+	residuals [Regimes + 1]window // the last: of all
 	seen      int
 }
 
@@ -23,8 +25,8 @@ const (
 
 func newLinear() *linear {
 	l := &linear{}
-	for i := range l.inverse {
-		l.inverse[i][i] = 1 / ridge
+	for i := range l.normal {
+		l.normal[i][i] = ridge
 	}
 	return l
 }
@@ -73,7 +75,7 @@ func (l *linear) window(r Regime) *window {
 	return &l.residuals[Regimes]
 }
 
-// observe learns that log(TTFT/base) was y. Recursive least squares.
+// observe learns that log(TTFT/base) was y: weighted ridge regression that forgets.
 func (l *linear) observe(f *Features, r Regime, y float64) {
 	y = min(max(y, -2), 2)
 	x := input(f)
@@ -81,41 +83,46 @@ func (l *linear) observe(f *Features, r Regime, y float64) {
 	l.residuals[r].add(y - raw)
 	l.residuals[Regimes].add(y - raw)
 	l.seen++
-	var px [inputs]float64
-	for i := range px {
-		for j := range px {
-			px[i] += l.inverse[i][j] * x[j]
-		}
-	}
 	weight := 1.0
 	if e := math.Abs(y - raw); e > 0.3 {
 		weight = 0.3 / e
 	}
-	xpx := 0.0
-	for i, v := range x {
-		xpx += v * px[i]
-	}
-	gain := weight / (linearMemory + weight*xpx)
-	for i := range px {
-		l.weights[i] += gain * px[i] * (y - raw)
-		for j := range px {
-			l.inverse[i][j] = (l.inverse[i][j] - gain*px[i]*px[j]) / linearMemory
+	for i := range x {
+		for j := range i + 1 {
+			l.normal[i][j] = l.normal[i][j]*linearMemory + weight*x[i]*x[j]
 		}
+		l.normal[i][i] += (1 - linearMemory) * ridge
+		l.right[i] = l.right[i]*linearMemory + weight*x[i]*y
 	}
-	l.bound()
+	l.solve()
 }
 
-// bound keeps the memory of directions that are not seen any more from
-// growing without end: they go back to the prior's.
-func (l *linear) bound() {
-	for i := range l.inverse {
-		if l.inverse[i][i] <= 1/ridge {
-			continue
+// solve finds the weights by Cholesky's factorisation.
+func (l *linear) solve() {
+	a, b := &l.factor, l.right
+	*a = l.normal
+	for i := range a {
+		for j := range i + 1 {
+			sum := a[i][j]
+			for k := range j {
+				sum -= a[i][k] * a[j][k]
+			}
+			if i == j {
+				a[i][i] = math.Sqrt(sum)
+			} else {
+				a[i][j] = sum / a[j][j]
+			}
 		}
-		shrink := math.Sqrt(1 / ridge / l.inverse[i][i])
-		for j := range l.inverse {
-			l.inverse[i][j] *= shrink
-			l.inverse[j][i] *= shrink
+		for k := range i {
+			b[i] -= a[i][k] * b[k]
+		}
+		b[i] /= a[i][i]
+	}
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i] /= a[i][i]
+		for k := range i {
+			b[k] -= a[i][k] * b[i]
 		}
 	}
+	l.weights = b
 }
