@@ -67,6 +67,7 @@ type runner struct {
 	doubt    bool    // prompts in the present step may not be in the cache
 	kv       float64 // tokens in the engine's cache that running sequences hold
 	room     float64 // of them that it has place for; +Inf if unknown
+	ending   float64 // chance of a sequence to end in a step; 0: not asked for yet
 	taken    int
 	done     bool
 }
@@ -223,17 +224,42 @@ func (v *runner) enter(joined float64) {
 	v.kv += need
 }
 
-// wait lets one sequence end: in each step every sequence ends with a chance
-// of one in the mean length of an answer. What its going frees of the cache is,
-// less what the others have grown by then, about the length of a prompt.
+// wait lets one sequence end. What its going frees of the cache is, less what
+// the others have grown by then, about the length of a prompt.
 func (v *runner) wait() {
 	v.blocked++
 	each := v.context / v.decoding
-	x := terms{steps: 1, seqs: v.decoding, context: v.context}
-	v.t += v.output.mean() / v.decoding * dot(&v.speed, &x)
-	v.kv -= max(each-v.output.mean()/2, each/4)
+	v.t += v.untilOneEnds()
+	v.kv -= max(each-1/v.ending/2, each/4)
 	v.context -= each
 	v.decoding--
+}
+
+// untilOneEnds is the mean time until one of the sequences decoding ends.
+func (v *runner) untilOneEnds() float64 {
+	if v.ending == 0 {
+		v.ending = v.endingShare()
+	}
+	x := terms{steps: 1, seqs: v.decoding, context: v.context}
+	return dot(&v.speed, &x) / (v.ending * v.decoding)
+}
+
+// endingShare is the chance of a running sequence to end in a step: one in the
+// length of its answer, which is the usual one, or what the client allows.
+func (i *Instance) endingShare() float64 {
+	usual := i.output.mean()
+	if len(i.running) == 0 {
+		return 1 / usual
+	}
+	sum := 0.0
+	for f := range i.running {
+		length := usual
+		if f.Max > 0 {
+			length = min(usual, float64(f.Max))
+		}
+		sum += 1 / length
+	}
+	return sum / float64(len(i.running))
 }
 
 // finish takes what is beyond the steps looked at in one go.
@@ -253,10 +279,9 @@ func (v *runner) finish() {
 	x[seqs] = x[steps] * (v.decoding + count/2)
 	x[context] = x[steps] * v.context
 	over := max(v.decoding+count+1-v.slots, (v.kv+total-v.room)/max(v.context/max(v.decoding, 1), 1))
-	if over = min(over, v.decoding); over > 0 {
+	if over > 0 && v.decoding > 0 {
 		v.blocked += over
-		each := terms{steps: 1, seqs: v.decoding, context: v.context}
-		v.t += over * v.output.mean() / v.decoding * dot(&v.speed, &each)
+		v.t += over * v.untilOneEnds()
 	}
 	v.t = max(v.t, v.now) + dot(&v.speed, &x)
 	v.forecast.steps += x[steps]

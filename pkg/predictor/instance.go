@@ -420,10 +420,11 @@ func (i *Instance) noteOthers(s *Scrape) {
 }
 
 // noteSlots finds the engine's limit of sequences: a queue beside about the same
-// number running, three scrapes in a row, and room in the cache.
+// number running, two scrapes in a row, room in the cache, and a prompt that
+// should long have had its first token.
 func (i *Instance) noteSlots(s *Scrape) {
-	const fewest, about = 4, 0.97
-	full := s.Waiting > 0 && s.Running >= fewest && !(s.KVUse >= 0.9)
+	const fewest, about = 2, 0.97
+	full := s.Waiting > 0 && s.Running >= fewest && !(s.KVUse >= 0.9) && i.overdue(i.scrapeAt)
 	switch {
 	case s.Running > i.slots:
 		i.slots, i.most, i.full = math.Inf(1), s.Running, 0
@@ -434,10 +435,14 @@ func (i *Instance) noteSlots(s *Scrape) {
 	default:
 		i.full++
 	}
-	if i.full >= 3 {
+	if i.full >= 2 {
 		i.slots = i.most
 	}
 }
+
+// overdue reports whether the first token of the oldest prompt pending was due
+// before t.
+func (i *Instance) overdue(t float64) bool { return len(i.pending) > 0 && i.pending[0].due < t }
 
 // computed are the tokens of pending prompts that are in the cache already.
 func (i *Instance) computed() float64 {

@@ -67,10 +67,21 @@ func (r Rules) Choose(s Standing) (Kind, string) {
 	switch {
 	case s.CV > r.VolatileCV && r.eligible(&s, LightGBM):
 		return LightGBM, WhyVolatile
-	case s.Rate < r.LowRate && !(s.CV > r.VolatileCV) && r.eligible(&s, Linear):
+	case s.Rate < r.LowRate && !(s.CV > r.calm(&s)) && r.eligible(&s, Linear):
 		return Linear, WhyLowRate
 	}
 	return s.Incumbent, WhyKept
+}
+
+// calm is the CV below which the linear estimator may take over. From LightGBM
+// that is clearly below the one at which it came in, so that a CV near it does
+// not switch to and fro.
+func (r Rules) calm(s *Standing) float64 {
+	const hysteresis = 0.85
+	if s.Incumbent == LightGBM {
+		return hysteresis * r.VolatileCV
+	}
+	return r.VolatileCV
 }
 
 // successor is the shadow with the lowest error when the incumbent's is too high.
