@@ -420,8 +420,8 @@ func (i *Instance) noteOthers(s *Scrape) {
 }
 
 // noteSlots finds the engine's limit of sequences: a queue beside about the same
-// number running, two scrapes in a row, room in the cache, and a prompt that
-// should long have had its first token.
+// number running, three scrapes in a row, room in the cache, and no prompt of
+// our own that merely waits its turn.
 func (i *Instance) noteSlots(s *Scrape) {
 	const fewest, about = 2, 0.97
 	full := s.Waiting > 0 && s.Running >= fewest && !(s.KVUse >= 0.9) && i.overdue(i.scrapeAt)
@@ -435,14 +435,14 @@ func (i *Instance) noteSlots(s *Scrape) {
 	default:
 		i.full++
 	}
-	if i.full >= 2 {
+	if i.full >= 3 {
 		i.slots = i.most
 	}
 }
 
 // overdue reports whether the first token of the oldest prompt pending was due
-// before t.
-func (i *Instance) overdue(t float64) bool { return len(i.pending) > 0 && i.pending[0].due < t }
+// before t, if there is one.
+func (i *Instance) overdue(t float64) bool { return len(i.pending) == 0 || i.pending[0].due < t }
 
 // computed are the tokens of pending prompts that are in the cache already.
 func (i *Instance) computed() float64 {
