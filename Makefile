@@ -46,6 +46,19 @@ bench: build ## Speed against direct, a minimal relay, nginx, HAProxy and Caddy
 eval-sim: build ## Hold the simulated engines against measured ones (minutes)
 	bin/firsttoken sim validate --all
 
+.PHONY: eval-predict
+eval-predict: build ## Hold the predictions against truth, oracle and baselines (minutes); plots in bin/predict.html
+	bin/firsttoken eval --trace azure2023_conv --trace azure2023_code --trace mooncake --fleet equal --fleet mixed --fleet wide \
+	  --measured $(FIRSTTOKEN_DATA)/measured --html bin/predict.html --json bin/predict.json
+	bin/firsttoken eval --trace azure2023_conv --trace azure2023_code --trace mooncake --fleet mixed --change
+	bin/firsttoken eval --trace azure2023_conv --trace mooncake --fleet wide --load 0.8,1.1 --ablate
+
+# EVAL=--full is five seeds of all requests, as docs/routing.md has them (hours);
+# other flags are those of firsttoken replay targets.
+.PHONY: eval-routing
+eval-routing: build ## Hold the default policy against the best known rules (EVAL=--full: hours)
+	bin/firsttoken replay targets $(or $(EVAL),--quick)
+
 .PHONY: clean
 clean: ## Remove what was built; .cache keeps installed tools
 	rm -rf bin

@@ -17,21 +17,24 @@ import (
 const module = "github.com/firsttoken/firsttoken/"
 
 // arrows lists what each package may import of ours. Imports point one way:
-// cmd → app → proxy → router → backends; whatever is not named here is a leaf.
+// cmd → app → proxy → router → {predictor, backends, sla}; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/fleet", "internal/models", "internal/replay", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
-	"internal/app":              {"internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router"},
-	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router"},
+	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/evaluate", "internal/fleet", "internal/models", "internal/replay", "internal/replay/targets", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"internal/app":              {"deploy/contracts", "internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router", "pkg/sla"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},
 	"internal/config":           {"deploy/profiles"},
 	"internal/engine":           {"deploy/profiles"},
 	"internal/engine/calibrate": {"internal/engine"},
+	"internal/evaluate":         {"internal/engine", "internal/replay", "internal/report", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router"},
 	"internal/fleet":            {"deploy/fleets", "internal/config", "internal/engine"},
 	"internal/models":           {"pkg/predictor/trees"},
 	"internal/monitor":          {"pkg/backends"},
-	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/predictor", "pkg/router"},
+	"internal/replay":           {"internal/engine", "internal/report", "internal/trace", "pkg/backends", "pkg/predictor", "pkg/router", "pkg/sla"},
+	"internal/replay/targets":   {"deploy/contracts", "internal/engine", "internal/fleet", "internal/replay", "internal/report", "internal/trace", "pkg/predictor", "pkg/router", "pkg/sla"},
+	"internal/rollback":         {"internal/samples", "pkg/predictor", "pkg/predictor/trees", "pkg/sla"},
 	"internal/samples":          {"pkg/predictor", "pkg/predictor/trees"},
-	"internal/telemetry":        {"pkg/backends", "pkg/predictor"},
+	"internal/telemetry":        {"pkg/backends", "pkg/predictor", "pkg/sla"},
 	"pkg/router":                {"pkg/backends", "pkg/predictor"},
 }
 

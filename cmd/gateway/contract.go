@@ -24,7 +24,7 @@ func contractCommand() *cobra.Command {
 		Long: `Contracts say what was promised to whom. Each subcommand takes contract files
 (YAML); without any it takes the three that ship.`,
 	}
-	cmd.AddCommand(contractCheckCommand(), contractMatchCommand(), contractShowCommand(), contractExportCommand(), contractSchemaCommand())
+	cmd.AddCommand(contractCheckCommand(), contractMatchCommand(), contractShowCommand(), contractExportCommand(), contractSchemaCommand(), contractWhatifCommand())
 	return cmd
 }
 

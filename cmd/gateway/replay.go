@@ -111,6 +111,9 @@ then; the exit code is 130.`,
 }
 
 func runReplay(cmd *cobra.Command, f replayFlags) error {
+	if f.goodput && f.decisions != "" {
+		return errors.New("--decisions: a search for goodput is many runs; give one of the two flags")
+	}
 	fleets, err := f.open()
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ Durations are in seconds; what is not known is empty.`,
 			if file == "-" {
 				return exportCSV(cmd.OutOrStdout(), paths(args))
 			}
-			out, err := os.Create(file) //nolint:gosec // the file the user names
+			out, err := os.Create(file)
 			if err != nil {
 				return err
 			}

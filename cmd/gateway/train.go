@@ -45,8 +45,8 @@ it. The model is a challenger: it becomes the active one only if it beats the
 active one on the newest samples, which neither was trained on. Its loss has to
 be lower in total, no more than 5 % higher in any load regime with 200 samples,
 and its P95 has to cover 90 to 98.5 % of them. Otherwise the active model stays;
-firsttoken model lists both. Where no model is active yet, what the gateway
-predicted when the samples were taken has to be beaten.
+firsttoken model lists both. Where no model is active yet, the one in
+this program has to be beaten.
 
 Training runs in Python 3.11 or later with LightGBM. If --python does not have
 the pinned packages, they are installed into a virtual environment in --cache.
@@ -142,12 +142,11 @@ func (f *trainFlags) due() func(now time.Time) (why string, err error) {
 // train trains, publishes and, if the model deserves it, activates.
 func (f *trainFlags) train(ctx context.Context, out io.Writer) error {
 	store := models.New(f.models, predictor.Names(), predictor.SchemaHash())
-	active, champion, err := store.Active()
-	if err != nil && !errors.Is(err, models.ErrNoActive) {
-		fmt.Fprintf(out, "the active model cannot serve, so it is no champion: %v\n", err)
-		champion = nil
+	active, champion, err := findChampion(store, out)
+	if err != nil {
+		return err
 	}
-	folder, remove, err := f.trainer.train(ctx, f.arguments(active, champion))
+	folder, remove, err := f.trainer.train(ctx, f.arguments(active))
 	if err != nil {
 		return err
 	}
@@ -181,11 +180,25 @@ func (f *trainFlags) train(ctx context.Context, out io.Writer) error {
 	return err
 }
 
+// findChampion is the model that serves: the active one, or else the one in the
+// binary, which has no ID.
+func findChampion(store *models.Store, out io.Writer) (id string, champion *trees.Bundle, err error) {
+	id, champion, err = store.Active()
+	if err == nil {
+		return id, champion, nil
+	}
+	if !errors.Is(err, models.ErrNoActive) {
+		fmt.Fprintf(out, "the active model cannot serve, so the one in the binary is the champion: %v\n", err)
+	}
+	champion, err = shippedModel()
+	return "", champion, err
+}
+
 // arguments are those of the trainer, but for where to write.
-func (f *trainFlags) arguments(active string, champion *trees.Bundle) []string {
+func (f *trainFlags) arguments(active string) []string {
 	args := []string{"--samples", f.samples, "--window", strconv.Itoa(int(max(f.window.Seconds(), 1))) + "s",
 		"--min-rows", strconv.Itoa(f.minRows), "--seed", strconv.Itoa(f.seed)}
-	if champion != nil {
+	if active != "" {
 		args = append(args, "--champion", filepath.Join(f.models, active))
 	}
 	return args
@@ -194,14 +207,10 @@ func (f *trainFlags) arguments(active string, champion *trees.Bundle) []string {
 // challenge judges on the samples that are newer than what both were trained on.
 func challenge(from samples.Sequence, champion, challenger *trees.Bundle) (*samples.Verdict, error) {
 	after := challenger.Manifest.Training.To
-	old := samples.Served
-	if champion != nil {
-		old = samples.Trees(champion)
-		if to := champion.Manifest.Training.To; to.After(after) {
-			after = to
-		}
+	if to := champion.Manifest.Training.To; to.After(after) {
+		after = to
 	}
-	return samples.Challenge(from, after, old, samples.Trees(challenger))
+	return samples.Challenge(from, after, samples.Trees(champion), samples.Trees(challenger))
 }
 
 func printVerdict(out io.Writer, v *samples.Verdict) error {

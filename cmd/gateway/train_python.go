@@ -137,7 +137,7 @@ func (p *python) environment(ctx context.Context, requirements string, wanted []
 	if err := execute(ctx, io.Discard, interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements); err != nil {
 		return "", fmt.Errorf("install the trainer's packages: %w; without a network, name a Python that has them with --python", err)
 	}
-	return interpreter, os.WriteFile(stamp, wanted, 0o600)
+	return interpreter, os.WriteFile(stamp, wanted, 0o600) //nolint:gosec // in our own cache
 }
 
 // execute runs a program to its end. The error is what it said of it.

@@ -351,7 +351,7 @@ def name(temp, out, boosters, manifest):
 
 def model_text(booster):
     """The model as LightGBM saves it, but for the number of threads, which
-    changes nothing else: the same model has the same text on every machine."""
+    changes nothing else: the same trees have the same text."""
     return re.sub(r"^\[num_threads: \d+\]$", "[num_threads: 0]", booster.model_to_string(), flags=re.MULTILINE).encode()
 
 
@@ -408,7 +408,7 @@ def train(options):
         },
         "metrics": results["model"],
     })
-    say(f"\nmodel {folder.name} is in {folder}")
+    say(f"\nmodel {folder.name} is trained")
     return folder
 
 

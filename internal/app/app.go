@@ -23,8 +23,8 @@ import (
 	"github.com/firsttoken/firsttoken/internal/monitor"
 	"github.com/firsttoken/firsttoken/internal/proxy"
 	"github.com/firsttoken/firsttoken/internal/telemetry"
-	"github.com/firsttoken/firsttoken/pkg/predictor/trees"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor/trees"
 )
 
 // Options are what New takes besides the configuration. The zero value
@@ -52,6 +52,7 @@ type App struct {
 	metrics     *telemetry.Metrics
 	gather      prometheus.Gatherer
 	predictions *predictions
+	promises    *promises
 	compile     *compiler
 	monitor     *monitor.Monitor
 	plane       *proxy.Handler
@@ -85,7 +86,8 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	}
 	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1, seen: digests(cfg.Files())}
 	a.metrics = telemetry.NewMetrics(reg)
-	a.predictions = newPredictions(a.metrics, logs.Events, opts.Shipped)
+	a.promises = newPromises(a.metrics, logs.Events)
+	a.predictions = newPredictions(a.metrics, a.promises.ledger, logs.Events, opts.Shipped)
 	a.compile = newCompiler(a.metrics, a.predictions, opts.Dial)
 	a.monitor = monitor.New(logs.Events, a.metrics)
 	rev, err := a.compile.compile(a.number, cfg)
@@ -96,10 +98,12 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	if !cfg.Telemetry.AccessLog {
 		access = nil
 	}
-	a.plane = proxy.New(rev.table, a.metrics, logs.Events, access)
+	a.promises.enforce(rev.table)
+	a.plane = proxy.New(rev.table, a.metrics, a.promises, logs.Events, access)
 	reg.MustRegister(
 		telemetry.NewFleetCollector(func() []*backends.Backend { return a.plane.Table().Backends() }, time.Now),
 		telemetry.NewPredictionCollector(a.predictions.report, time.Now),
+		telemetry.NewContractCollector(a.promises.report, time.Now),
 		telemetry.BuildInfo(opts.Version),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.metrics.Reloaded(time.Now(), true, a.number)
@@ -201,11 +205,14 @@ func (a *App) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
+	pumping, stopPump := context.WithCancel(context.WithoutCancel(ctx)) // requests are held while it drains, too
+	defer stopPump()
 	var loops sync.WaitGroup
 	loops.Go(func() { failed <- serve(a.dataServer, a.data) })
 	loops.Go(func() { failed <- serve(a.operServer, a.operator) })
 	loops.Go(func() { a.watchFiles(watching) })
 	loops.Go(func() { a.predictions.watchModel(watching) })
+	loops.Go(func() { a.plane.Pump(pumping) })
 	a.logs.Events.Info("serving", zap.Stringer("listen", a.Addr()), zap.Stringer("telemetry", a.OperatorAddr()),
 		zap.Int("models", len(a.cfg.Models)), zap.String("version", a.opts.Version))
 
@@ -218,6 +225,7 @@ func (a *App) Run(ctx context.Context) error {
 		a.drain(0)
 	}
 	stopWatching()
+	stopPump()
 	_ = a.operServer.Close()
 	a.stopMonitor()
 	loops.Wait()

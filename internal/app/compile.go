@@ -63,6 +63,10 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	if err != nil {
 		return nil, err
 	}
+	promised, err := loadContracts(cfg.Contracts)
+	if err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rev := &revision{}
@@ -73,6 +77,7 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 		m := c.model(cfg.Models[i], pool, policies[i])
 		if cfg.Prediction.Enabled {
 			rev.foreseen = append(rev.foreseen, c.predictions.foresee(predictionRules(cfg.Prediction), cfg.Models[i], m.Router))
+			admit(m, cfg.Models[i])
 		}
 		for j, b := range pool.Backends {
 			spec := cfg.Models[i].Backends[j]
@@ -89,6 +94,8 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	rev.table.MaxBody = int64(cfg.Server.MaxBody)
 	rev.table.ReadBody = cfg.Server.ReadBodyTimeout.D()
 	rev.table.DebugHeaders = cfg.Server.DebugHeaders
+	rev.table.TenantHeader = cfg.Server.TenantHeader
+	rev.table.Contracts = promised
 	for key, t := range c.transports {
 		if used[key] == nil {
 			rev.retired = append(rev.retired, t)
@@ -163,6 +170,15 @@ func (c *compiler) model(m config.Model, pool *backends.Pool, policy router.Poli
 		Retry:   proxy.RetryRules{MaxAttempts: m.Retry.MaxAttempts},
 		Budget:  c.budget(m),
 		Metrics: c.metrics.Model(m.Name),
+	}
+}
+
+// admit lets a model's router hold requests back, if it can tell by its
+// predictions when to.
+func admit(m *proxy.Model, cfg config.Model) {
+	if cfg.Admission.Enabled && router.Foresees(cfg.Policy) {
+		m.Holds = true
+		m.Router.Admit(router.Admission{PendingTokens: cfg.Admission.PendingTokens, MaxHeld: cfg.Admission.MaxHeld})
 	}
 }
 

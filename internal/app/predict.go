@@ -25,6 +25,7 @@ import (
 // learned of engines and models, the trained model in force, the log of samples.
 type predictions struct {
 	fleet    *predictor.Fleet
+	ledger   router.Ledger
 	observer *observer
 	log      *zap.Logger
 
@@ -43,9 +44,9 @@ type foreseen struct {
 	*predictor.Pool
 }
 
-func newPredictions(m *telemetry.Metrics, log *zap.Logger, shipped *trees.Bundle) *predictions {
+func newPredictions(m *telemetry.Metrics, l router.Ledger, log *zap.Logger, shipped *trees.Bundle) *predictions {
 	o := &observer{metrics: m, log: log}
-	return &predictions{fleet: predictor.NewFleet(o), observer: o, log: log, shipped: shipped}
+	return &predictions{fleet: predictor.NewFleet(o), ledger: l, observer: o, log: log, shipped: shipped}
 }
 
 // keepSamples begins the log of samples, if there is to be one. It comes before
@@ -73,7 +74,7 @@ func (p *predictions) close() {
 
 // foresee lets the router of a pool predict.
 func (p *predictions) foresee(rules predictor.Rules, m config.Model, r *router.Router) foreseen {
-	f := router.Foresight{Pool: p.fleet.Pool(m.Name, rules)}
+	f := router.Foresight{Pool: p.fleet.Pool(m.Name, rules), Ledger: p.ledger}
 	for _, b := range m.Backends { // the pool's order
 		f.Instances = append(f.Instances, p.fleet.Instance(b.URL, prior(b.Profile)))
 	}

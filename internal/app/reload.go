@@ -59,6 +59,7 @@ func (a *App) reload() error {
 			a.seen[name] = d
 		}
 	}
+	a.promises.enforce(rev.table)
 	a.plane.Swap(rev.table)
 	a.predictions.enforce(cfg, rev.foreseen)
 	a.monitor.Watch(rev.watch)

@@ -17,6 +17,7 @@ type Config struct {
 	Drain      Drain      `yaml:"drain"`
 	Prediction Prediction `yaml:"prediction"`
 	Contracts  Contracts  `yaml:"contracts"`
+	WarmUp     WarmUp     `yaml:"warm_up"`
 	Defaults   Defaults   `yaml:"defaults"`
 	// Models that clients may ask for.
 	Models []Model `yaml:"models" required:"yes"`
@@ -43,8 +44,8 @@ type Server struct {
 	// KeepAlive is how long an idle client connection is kept. Default 120s.
 	KeepAlive Duration `yaml:"keep_alive" default:"120s"`
 	// TenantHeader is the request header that names the tenant, which contracts
-	// match by; it is not passed on to engines. Whoever sets it is believed. Default X-Firsttoken-Tenant.
-	TenantHeader string `yaml:"tenant_header" default:"X-Firsttoken-Tenant" format:"header"`
+	// match by; it is not passed on to engines. Whoever sets it is believed. Default X-Tenant.
+	TenantHeader string `yaml:"tenant_header" default:"X-Tenant" format:"header"`
 	// DebugHeaders adds to answers x-firsttoken-backend, x-firsttoken-attempts, the
 	// contract, the time held and what was predicted. Default false.
 	DebugHeaders bool `yaml:"debug_headers" default:"false"`
@@ -115,6 +116,23 @@ type Contracts struct {
 	Files []string `yaml:"files,omitempty"`
 	// Shipped puts the three contracts into force that come with the gateway. Default false.
 	Shipped bool `yaml:"shipped" default:"false"`
+}
+
+// WarmUp is what engines are sent that are new or were restarted, before they
+// get requests. Engines that were up for a minute when the gateway started are
+// left alone.
+type WarmUp struct {
+	// Enabled warms engines up. Default true.
+	Enabled bool `yaml:"enabled" default:"true"`
+	// MaxPrompt is about how many tokens the longest prompt has; the first ones have 64, the next twice as many, and so on. Default 4096.
+	MaxPrompt int `yaml:"max_prompt" default:"4096" min:"64" max:"1000000"`
+	// Repeat is how many prompts of each length are sent. Default 2.
+	Repeat int `yaml:"repeat" default:"2" min:"1" max:"100"`
+	// Timeout of one prompt. Default 30s.
+	Timeout Duration `yaml:"timeout" default:"30s"`
+	// Prefixes are texts that many requests begin with, such as system prompts;
+	// they are sent last, so that the engine's prefix cache holds them. Default none.
+	Prefixes []string `yaml:"prefixes,omitempty" format:"text"`
 }
 
 // Admission is how requests are let in: as many as an engine can take without

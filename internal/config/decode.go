@@ -223,7 +223,7 @@ func (d *decoder) list(n *yaml.Node, path string, r rule, v, holder reflect.Valu
 		}
 		element := reflect.New(v.Type().Elem())
 		begin(element.Interface(), holder.Addr().Interface())
-		d.decode(entry, path+"["+strconv.Itoa(i)+"]", rule{}, element.Elem(), v)
+		d.decode(entry, path+"["+strconv.Itoa(i)+"]", rule{format: r.format}, element.Elem(), v)
 		v.Set(reflect.Append(v, element.Elem()))
 	}
 }

@@ -25,6 +25,7 @@ type format struct {
 var formats = map[string]format{
 	"": matching(`^[^\x00-\x20\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\x9f])?$`,
 		"contains a control character or an outer space", "write plain text"),
+	"text": matching(`^[^\x00]*[^\x00-\x20][^\x00]*$`, "is blank or contains a NUL", "write some text"),
 	"backend": matching(`^[!-~]{1,128}$`, "is not a backend name",
 		"write up to 128 visible ASCII characters"),
 	"path": matching(`^/[!-"$-~]*$`, "is not a URL path",

@@ -58,21 +58,24 @@ func TestDefaults(t *testing.T) {
 	probed.Path = "/v1/models"
 	limits := Limits{IdleConnTimeout: Duration(4 * time.Second), MaxIdleConns: 256}
 	retry := Retry{MaxAttempts: 3, BudgetRatio: 0.2, BudgetMin: 3}
+	admission := Admission{Enabled: true, PendingTokens: 2000, MaxHeld: 2000}
 	signals := Signals{Interval: Duration(300 * time.Millisecond), Timeout: Duration(time.Second)}
 	want := &Config{
 		Server: Server{
 			Listen: ":8080", MaxBody: 64 << 20, MaxHeaderBytes: 64 << 10, MaxHeaders: 100, MaxURL: 8 << 10,
 			ReadHeaderTimeout: Duration(10 * time.Second), ReadBodyTimeout: Duration(time.Minute), KeepAlive: Duration(2 * time.Minute),
+			TenantHeader: "X-Tenant",
 		},
 		Telemetry: Telemetry{Listen: "127.0.0.1:8081", LogLevel: "info", AccessLog: true},
 		Drain:     Drain{Accept: Duration(5 * time.Second), Limit: Duration(2 * time.Minute)},
+		WarmUp:    WarmUp{Enabled: true, MaxPrompt: 4096, Repeat: 2, Timeout: Duration(30 * time.Second)},
 		Prediction: Prediction{
 			Enabled: true, LowRate: 50, VolatileCV: 0.8, MaxError: 0.12, MinSamples: 50, Dwell: Duration(30 * time.Second),
 			Samples: Samples{MaxFiles: 24, MaxFileRows: 50_000, MaxAge: Duration(time.Hour), MaxBytes: 256 << 20},
 		},
-		Defaults: Defaults{Policy: "least-inflight", Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals},
+		Defaults: Defaults{Policy: "headroom", Admission: admission, Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals},
 		Models: []Model{{
-			Name: "m", OwnedBy: "firsttoken", Policy: "least-inflight", InjectUsage: "auto",
+			Name: "m", OwnedBy: "firsttoken", Policy: "headroom", Admission: admission, InjectUsage: "auto",
 			Timeouts: timeouts, Retry: retry, Health: health, Limits: limits, Signals: signals,
 			Backends: []Backend{{
 				Name: "a:8000", URL: "http://a:8000", Engine: "generic", Weight: 1,
@@ -199,6 +202,34 @@ func TestEngineDefaults(t *testing.T) {
 	}
 }
 
+// Who chooses by predictions is the default where there are some.
+func TestDefaultPolicy(t *testing.T) {
+	for _, row := range []struct{ text, want string }{
+		{minimal, "headroom"},
+		{section("defaults: {policy: p2c}"), "p2c"},
+		{section("prediction: {enabled: false}"), "least-inflight"},
+		{section("prediction: {enabled: false}", "defaults: {policy: p2c}"), "p2c"},
+	} {
+		if got := mustParse(t, row.text).Models[0].Policy; got != row.want {
+			t.Errorf("%s\n%s, want %s", row.text, got, row.want)
+		}
+	}
+}
+
+func TestContractFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	write(t, path, section("contracts: {files: [a.yaml, ../b.yaml], shipped: true}")+"\n")
+	c, err := Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{filepath.Join(dir, "a.yaml"), filepath.Join(filepath.Dir(dir), "b.yaml")}
+	if !reflect.DeepEqual(c.Contracts, Contracts{Files: files, Shipped: true}) || !reflect.DeepEqual(c.Files(), append([]string{path}, files...)) {
+		t.Errorf("%+v, watched: %q", c.Contracts, c.Files())
+	}
+}
+
 func TestURL(t *testing.T) {
 	for _, row := range []struct{ in, url, name string }{
 		{"http://a:8000", "http://a:8000", "a:8000"},
@@ -235,7 +266,7 @@ models:
 	m := c.Models[0]
 	got := []any{c.Server.MaxHeaders, c.Server.DebugHeaders, c.Server.MaxBody, m.Name, m.Policy,
 		m.Retry.BudgetRatio, m.Timeouts.Idle.D(), m.Backends[0].URL, m.Backends[0].Labels["yaml"]}
-	want := []any{7, true, ByteSize(2048), "a$b x y", "least-inflight", 0.5, 7 * time.Second, "http://h:807", "]: {"}
+	want := []any{7, true, ByteSize(2048), "a$b x y", "headroom", 0.5, 7 * time.Second, "http://h:807", "]: {"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}

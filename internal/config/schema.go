@@ -88,7 +88,7 @@ func (s *schema) value(t reflect.Type, r rule) map[string]any {
 		}
 		return map[string]any{"$ref": "#/$defs/" + t.Name()}
 	case reflect.Slice:
-		list := map[string]any{"type": "array", "items": s.value(t.Elem(), rule{})}
+		list := map[string]any{"type": "array", "items": s.value(t.Elem(), rule{format: r.format})}
 		if r.required {
 			list["minItems"] = 1
 		}

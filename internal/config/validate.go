@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 )
 
 // check reports what no single value shows: how they fit together. It skips
@@ -13,6 +14,7 @@ func (d *decoder) check(c *Config) {
 	d.checkNames(c.Models)
 	d.checkEngines(c.Models)
 	d.checkEjections(c)
+	d.checkTenantHeader(c)
 	d.checkPolicies(c)
 	d.checkContracts(c)
 }
@@ -131,6 +133,13 @@ func (d *decoder) checkEjections(c *Config) {
 		for j := range c.Models[i].Backends {
 			check(backendPath(i, j), &c.Models[i].Backends[j].Health)
 		}
+	}
+}
+
+// checkTenantHeader refuses a header that never comes through.
+func (d *decoder) checkTenantHeader(c *Config) {
+	if strings.HasPrefix(c.Server.TenantHeader, "X-Firsttoken-") {
+		d.fail("server.tenant_header", "names beginning with X-Firsttoken- are dropped from clients' requests", "write a name such as X-Tenant")
 	}
 }
 

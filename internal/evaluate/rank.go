@@ -14,13 +14,14 @@ type Rank struct {
 	Decisions int          `json:"decisions"`
 	Tau       trees.Number `json:"kendall_tau"` // mean of Kendall's tau-b; 1 is the same order
 	Best      trees.Number `json:"best"`        // share of decisions whose lowest P50 is the instance that is best, or as good
-	Regret    trees.Number `json:"regret"`      // mean of TTFT there / the best's − 1
+	Regret    trees.Number `json:"regret"`      // mean TTFT there / mean TTFT of the best − 1
 }
 
 // ranking sums decisions up.
 type ranking struct {
-	taus, regrets []float64
-	best          float64
+	taus             []float64
+	decisions, right int
+	picked, best     float64 // seconds
 }
 
 // add takes one decision in. Instances that can't serve the request are left
@@ -39,26 +40,22 @@ func (r *ranking) add(all []replay.Prospect) {
 	if tau := kendall(said, truth); !math.IsNaN(tau) {
 		r.taus = append(r.taus, tau)
 	}
-	regret := truth[lowest(said)]/truth[lowest(truth)] - 1
-	r.regrets = append(r.regrets, regret)
-	if regret < 1e-9 {
-		r.best++
-	}
+	picked, best := truth[lowest(said)], truth[lowest(truth)]
+	r.decisions++
+	r.right += one(picked <= best)
+	r.picked += picked
+	r.best += best
 }
 
 func (r *ranking) rank() Rank {
-	n := float64(len(r.regrets))
+	tau := math.NaN()
+	if len(r.taus) > 0 {
+		tau = mean(r.taus)
+	}
 	return Rank{
-		Decisions: len(r.regrets), Best: trees.Number(r.best / n),
-		Tau: trees.Number(meanOrNaN(r.taus)), Regret: trees.Number(meanOrNaN(r.regrets)),
+		Decisions: r.decisions, Tau: trees.Number(tau),
+		Best: trees.Number(float64(r.right) / float64(r.decisions)), Regret: trees.Number(r.picked/r.best - 1),
 	}
-}
-
-func meanOrNaN(values []float64) float64 {
-	if len(values) == 0 {
-		return math.NaN()
-	}
-	return mean(values)
 }
 
 // lowest is the place of the lowest value, the first of equal ones.

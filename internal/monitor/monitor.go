@@ -1,6 +1,6 @@
 // Package monitor owns the goroutines that watch engines: active health
-// probes and scrapes of their own metrics. What the results mean is decided
-// in package backends.
+// probes, scrapes of their own metrics, and warm-up prompts to those that are
+// cold. What the results mean is decided in package backends.
 package monitor
 
 import (
@@ -29,6 +29,8 @@ type Target struct {
 	MetricsPath     string
 	MetricsInterval time.Duration // 0: no scrapes; jittered by a fifth
 	MetricsTimeout  time.Duration
+
+	WarmUp *WarmUp // nil: none
 }
 
 // Recorder counts probes and scrapes.
@@ -66,8 +68,14 @@ func (m *Monitor) Watch(targets []Target) {
 		if t.MetricsInterval > 0 && t.MetricsPath != "" {
 			m.loops.Go(func() { every(ctx, t.MetricsInterval, func() { m.scrape(ctx, t) }) })
 		}
+		if t.WarmUp != nil {
+			m.loops.Go(func() { every(ctx, coldInterval, func() { m.warmUp(ctx, t) }) })
+		}
 	}
 }
+
+// coldInterval is how often an engine is looked at whether it is cold.
+const coldInterval = 250 * time.Millisecond
 
 // Stop ends all loops and waits for them.
 func (m *Monitor) Stop() {
@@ -154,14 +162,10 @@ func get(ctx context.Context, t Target, path string, timeout time.Duration) (io.
 	if timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.Backend.URL.JoinPath(path).String(), nil)
+	req, err := request(ctx, t, http.MethodGet, path, nil)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("watch %s: %w", t.Backend.Name, err)
-	}
-	req.Header.Set("User-Agent", "firsttoken")
-	if t.Backend.AuthHeader != "" {
-		req.Header.Set(t.Backend.AuthHeader, t.Backend.AuthValue)
+		return nil, err
 	}
 	resp, err := t.Transport.RoundTrip(req)
 	if err != nil {
@@ -175,6 +179,19 @@ func get(ctx context.Context, t Target, path string, timeout time.Duration) (io.
 		return nil, fmt.Errorf("GET %s answered %d", path, resp.StatusCode)
 	}
 	return &cancelBody{ReadCloser: resp.Body, cancel: cancel}, nil
+}
+
+// request is one to the engine, with its credential.
+func request(ctx context.Context, t Target, method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, t.Backend.URL.JoinPath(path).String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", t.Backend.Name, err)
+	}
+	req.Header.Set("User-Agent", "firsttoken")
+	if t.Backend.AuthHeader != "" {
+		req.Header.Set(t.Backend.AuthHeader, t.Backend.AuthValue)
+	}
+	return req, nil
 }
 
 // cancelBody frees the timeout with the body.

@@ -42,6 +42,9 @@ type Request struct {
 	MaxTokens int    // tokens the client allows; 0 if it did not say
 	Session   string // prompt_cache_key, else user; may be empty
 
+	// ServiceTier is the client's service_tier; may be empty.
+	ServiceTier string
+
 	// PromptTokens estimates the prompt's length: four bytes a token, inline
 	// media left out.
 	PromptTokens int
@@ -243,6 +246,8 @@ func knownField(quoted []byte) string {
 		return "user"
 	case `"prompt_cache_key"`:
 		return "prompt_cache_key"
+	case `"service_tier"`:
+		return "service_tier"
 	}
 	return ""
 }
@@ -273,6 +278,8 @@ func (r *Request) readField(name string, value jsontext.Value, at span) *Error {
 		if s := stringValue(value); s != "" {
 			r.Session, r.keyed = s, true
 		}
+	case "service_tier":
+		r.ServiceTier = stringValue(value)
 	case "user":
 		if !r.keyed {
 			r.Session = stringValue(value)

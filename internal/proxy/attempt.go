@@ -274,5 +274,5 @@ func (a *attempt) tokenAt(now time.Time) {
 	a.firstToken = now
 	a.lease.FirstToken(now)
 	a.target.Metrics.TTFT(now.Sub(a.attemptAt))
-	a.model.Metrics.TTFT(a.meter.FirstToken.String(), now.Sub(a.accepted))
+	a.model.Metrics.TTFT(a.meter.FirstToken.String(), a.req.Turn, now.Sub(a.accepted))
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // exchange is one request of a client and the answer it gets, over one or
@@ -22,11 +24,16 @@ type exchange struct {
 	r        *http.Request
 	id       string // request id
 	table    *Table
-	model    *Model
+	asked    *Model // by the client
+	model    *Model // asked, or the lighter one in its place
 	req      *openai.Request
 	ask      router.Request
+	terms    sla.Terms // what was promised; zero: nothing
+	tenant   string    // for the log: if the contract names it, so that the operator wrote it
 	accepted time.Time
-	deadline time.Time // zero: none
+	due      time.Time     // of the first token, as promised; zero: none
+	deadline time.Time     // of the whole; zero: none
+	held     time.Duration // spent waiting at the gateway
 
 	tried    []*backends.Backend
 	attempts int
@@ -50,7 +57,7 @@ type exchange struct {
 	lastToken  time.Time
 }
 
-// run serves the request: claim, attempt, and again while that may help.
+// run serves the request: admit, attempt, and again while that may help.
 func (x *exchange) run() {
 	x.model.Metrics.InFlight.Inc()
 	x.model.Budget.begin(time.Now()) // not accepted: the body took its time
@@ -62,22 +69,15 @@ func (x *exchange) run() {
 	ctx, cancel := x.totalTimeout()
 	defer cancel()
 
-	lease, err := x.model.Router.Claim(x.accepted, &x.ask, nil)
-	if err != nil {
-		x.fail(noBackend(err))
-		return
-	}
-	for {
-		f := x.attempt(ctx, lease)
-		if f == nil {
+	lease, f := x.admit(ctx)
+	for f == nil {
+		if f = x.attempt(ctx, lease); f == nil {
 			x.reason = x.served()
 			return
 		}
-		if lease = x.again(f); lease == nil {
-			x.fail(f)
-			return
-		}
+		lease, f = x.again(ctx, f)
 	}
+	x.fail(f)
 }
 
 // totalTimeout bounds the whole request by the longest total timeout of the
@@ -116,15 +116,16 @@ func (x *exchange) clientDeadline() {
 
 // again decides whether a failed attempt is followed by another, and if so
 // returns its lease: nothing was sent, another backend exists, and attempts,
-// budget and deadline allow it.
-func (x *exchange) again(f *failure) *router.Lease {
+// budget and deadline allow it. Otherwise it returns the failure that the
+// request ends with.
+func (x *exchange) again(ctx context.Context, f *failure) (*router.Lease, *failure) {
 	if !f.retry || x.dataSent || x.r.Context().Err() != nil || x.model.Retry.MaxAttempts <= 1 {
-		return nil
+		return nil, f
 	}
 	now := time.Now()
-	deny := func(why string) *router.Lease {
+	deny := func(why string) (*router.Lease, *failure) {
 		x.model.Metrics.RetryDenied(why)
-		return nil
+		return nil, f
 	}
 	if x.attempts >= x.model.Retry.MaxAttempts {
 		return deny("attempts")
@@ -132,16 +133,29 @@ func (x *exchange) again(f *failure) *router.Lease {
 	if !x.deadline.IsZero() && now.Add(x.model.Router.ExpectedTTFT(now)).After(x.deadline) {
 		return deny("deadline")
 	}
-	lease, err := x.model.Router.Claim(now, &x.ask, x.tried)
-	if err != nil {
+	lease, err := x.enterAgain(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, x.explain(ctx, err)
+	case err != nil:
 		return deny("no_backend")
 	}
-	if !x.affords(now, f, lease.Backend()) {
+	if now = time.Now(); !x.affords(now, f, lease.Backend()) {
 		lease.Done(now, backends.Outcome{Class: backends.Dropped})
 		return deny("budget")
 	}
 	x.model.Metrics.Retry(f.reason)
-	return lease
+	return lease, nil
+}
+
+// enterAgain asks for another backend. One whose promise is lost does not wait
+// for long: it has been let in once.
+func (x *exchange) enterAgain(ctx context.Context) (*router.Lease, error) {
+	lease, err := x.enter(ctx, time.Time{})
+	if shed := (*router.Shed)(nil); errors.As(err, &shed) && shed.Reason == router.ShedDeadline {
+		return x.model.Router.Claim(time.Now(), &x.ask, x.tried)
+	}
+	return lease, err
 }
 
 // affords asks the budget for a retry on b. A dial that failed put no load on
@@ -251,16 +265,27 @@ func (x *exchange) served() string {
 }
 
 func (x *exchange) observeTPOT(t *Target) {
-	tokens := x.outputTokens()
-	if tokens > 1 && x.lastToken.After(x.firstToken) {
-		t.Metrics.TPOT(x.lastToken.Sub(x.firstToken) / time.Duration(tokens-1))
+	if d := x.tpot(); d > 0 {
+		t.Metrics.TPOT(d)
 	}
+}
+
+// tpot is the mean time between tokens of the answer; 0 if there were not two.
+func (x *exchange) tpot() time.Duration {
+	tokens := x.outputTokens()
+	if tokens <= 1 || !x.lastToken.After(x.firstToken) {
+		return 0
+	}
+	return x.lastToken.Sub(x.firstToken) / time.Duration(tokens-1)
 }
 
 // fail tells the client, in the way that is still open, and records why. An
 // answer that can't be finished is cut, so that it does not look whole.
 func (x *exchange) fail(f *failure) {
 	x.reason, x.details = f.reason, f.details
+	if f.shed != "" {
+		x.w.Header()["X-Firsttoken-Shed-Reason"] = []string{f.shed}
+	}
 	switch {
 	case f.client:
 		x.status = statusClientClosed
@@ -323,7 +348,8 @@ func (x *exchange) commit(status int, length int64) {
 	x.w.WriteHeader(status)
 }
 
-// debugHeaders names the backend of the last attempt, and what was expected of it.
+// debugHeaders names the contract, the time held, the backend of the last
+// attempt, and what was expected of it.
 func (x *exchange) debugHeaders() {
 	if !x.table.DebugHeaders {
 		return
@@ -331,6 +357,12 @@ func (x *exchange) debugHeaders() {
 	h := x.w.Header()
 	h["X-Firsttoken-Backend"] = []string{x.backend}
 	h["X-Firsttoken-Attempts"] = []string{strconv.Itoa(x.attempts)}
+	if name := x.terms.Name(); name != "" {
+		h["X-Firsttoken-Contract"] = []string{name}
+	}
+	if x.held > 0 {
+		h["X-Firsttoken-Held-Ms"] = []string{inMilliseconds(x.held)}
+	}
 	if p, by, ok := x.predicted(); ok {
 		h["X-Firsttoken-Predicted-P50-Ms"] = []string{inMilliseconds(p.P50)}
 		h["X-Firsttoken-Predicted-P95-Ms"] = []string{inMilliseconds(p.P95)}

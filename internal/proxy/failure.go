@@ -13,6 +13,7 @@ import (
 
 	"github.com/firsttoken/firsttoken/internal/openai"
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
 // failure is why an attempt did not serve the request.
@@ -21,6 +22,7 @@ type failure struct {
 	class   backends.Class // what it says of the backend
 	retry   bool           // another backend may do better
 	client  bool           // the client left: nobody is to blame, nobody is told
+	shed    string         // why the request was refused for load; empty if it was not
 	told    *openai.Error  // what the client is told
 	engine  *engineAnswer  // the engine's own answer, passed on instead of told
 	details error          // for the log
@@ -55,6 +57,8 @@ const (
 	reasonEngine5xx    = "engine_5xx"
 	reasonNoBackend    = "no_backend"
 	reasonSaturated    = "saturated"
+	reasonShedDeadline = "shed_" + router.ShedDeadline
+	reasonShedFull     = "shed_" + router.ShedFull
 	reasonInvalid      = "invalid_request"
 	reasonPanic        = "panic"
 	statusClientClosed = 499 // nginx's code for a client that left; logged, never sent

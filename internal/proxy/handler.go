@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -22,20 +23,26 @@ import (
 
 // Handler is the data plane. It is safe for concurrent use.
 type Handler struct {
-	table   atomic.Pointer[Table]
-	metrics *telemetry.Metrics
-	log     *zap.Logger // events
-	access  *zap.Logger // one line a request; nil for none
-	buffers *bufferPool
-	fields  *fieldPool
+	table    atomic.Pointer[Table]
+	metrics  *telemetry.Metrics
+	promises Promises
+	log      *zap.Logger // events
+	access   *zap.Logger // one line a request; nil for none
+	pump     *pump
+	buffers  *bufferPool
+	fields   *fieldPool
 }
 
 // New returns a data plane that serves the table. access may be nil.
-func New(t *Table, m *telemetry.Metrics, log, access *zap.Logger) *Handler {
-	h := &Handler{metrics: m, log: log, access: access, buffers: &bufferPool{}, fields: &fieldPool{}}
+func New(t *Table, m *telemetry.Metrics, p Promises, log, access *zap.Logger) *Handler {
+	h := &Handler{metrics: m, promises: p, log: log, access: access, pump: newPump(), buffers: &bufferPool{}, fields: &fieldPool{}}
 	h.table.Store(t)
 	return h
 }
+
+// Pump lets requests in that are held at the gateway, as time passes, until ctx
+// ends. It is to run as long as requests are served.
+func (h *Handler) Pump(ctx context.Context) { h.pump.run(ctx) }
 
 // Swap puts a new revision into force. Requests under way keep theirs.
 func (h *Handler) Swap(t *Table) { h.table.Store(t) }
@@ -159,9 +166,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, api openai.Endpo
 	}
 	x := &exchange{
 		h: h, w: w, rc: rc, r: r, id: edge.RequestIDFrom(r.Context()),
-		table: t, model: m, req: req, accepted: accepted,
+		table: t, asked: m, model: m, req: req, accepted: accepted,
 		ask: router.Request{Model: m.Name, PromptTokens: req.PromptTokens, MaxTokens: req.MaxTokens,
 			Stream: req.Stream, Turn: req.Turn, Session: req.Session, Blocks: req.AppendBlocks(nil, backends.BlockTokens)},
+	}
+	if bad := x.promise(); bad != nil {
+		h.refuse(w, r, bad)
+		return
 	}
 	x.clientDeadline()
 	x.run()

@@ -22,6 +22,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/telemetry"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // trip is a transport made of a function.
@@ -64,7 +65,8 @@ func startServer(t *testing.T, rt http.RoundTripper) *testServer {
 	m.Targets = []*Target{target}
 	table := NewTable(1, []*Model{m})
 	table.MaxBody = 1 << 20
-	h := New(table, metrics, p.logs.Events, p.logs.Access)
+	table.Contracts = &sla.Set{}
+	h := New(table, metrics, nil, p.logs.Events, p.logs.Access)
 
 	ln, err := p.network.Listen("gateway:80")
 	if err != nil {

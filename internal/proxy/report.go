@@ -20,6 +20,7 @@ func (x *exchange) report() {
 	m, u := x.model.Metrics, x.meter.Usage
 	m.Request(x.req.Endpoint.String(), x.status, x.reason, now.Sub(x.accepted))
 	m.Tokens(u.Prompt, u.Cached, u.Completion, u.Reasoning)
+	met, judged := x.book(now)
 	if x.h.access == nil {
 		return
 	}
@@ -39,6 +40,24 @@ func (x *exchange) report() {
 		milliseconds("duration_ms", now.Sub(x.accepted)),
 		zap.Int("prompt_tokens_estimate", x.req.PromptTokens),
 	)
+	if x.model != x.asked {
+		fields = append(fields, zap.String("model_asked", x.asked.Name))
+	}
+	if c := x.terms.Contract; c != nil {
+		fields = append(fields, zap.String("contract", c.Name()), zap.String("class", string(c.Spec.Criticality)))
+	}
+	if x.tenant != "" {
+		fields = append(fields, zap.String("tenant", x.tenant))
+	}
+	if !x.due.IsZero() {
+		fields = append(fields, milliseconds("deadline_ms", x.due.Sub(x.accepted)))
+	}
+	if judged {
+		fields = append(fields, zap.Bool("objective_met", met))
+	}
+	if x.held > 0 {
+		fields = append(fields, milliseconds("held_ms", x.held))
+	}
 	if p, by, ok := x.predicted(); ok {
 		fields = append(fields,
 			milliseconds("predicted_p50_ms", p.P50),

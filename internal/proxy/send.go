@@ -57,10 +57,19 @@ func (x *exchange) request(t *Target) *http.Request {
 	return &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: requestHeader(x.r.Header, t.Backend, x.id),
+		Header: x.header(t),
 		Body:   reader(x.body), ContentLength: int64(len(x.body)),
 		GetBody: func() (io.ReadCloser, error) { return reader(x.body), nil },
 	}
+}
+
+// header is the attempt's, without the client's word for who it is.
+func (x *exchange) header(t *Target) http.Header {
+	h := requestHeader(x.r.Header, t.Backend, x.id)
+	if x.table.TenantHeader != t.Backend.AuthHeader {
+		delete(h, x.table.TenantHeader)
+	}
+	return h
 }
 
 // reader is a body on its way to an engine. The transport sends one that it

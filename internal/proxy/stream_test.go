@@ -23,6 +23,7 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // plane is a data plane with one model "m" on one engine, which answers every
@@ -60,7 +61,8 @@ func newPlane(t testing.TB, hideUsage bool) *plane {
 	table.MaxBody = 1 << 20
 	core, logs := observer.New(zap.InfoLevel)
 	p.logs = logs
-	p.Handler = New(table, metrics, zap.NewNop(), zap.New(core))
+	table.Contracts = &sla.Set{}
+	p.Handler = New(table, metrics, nil, zap.NewNop(), zap.New(core))
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/telemetry"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/router"
+	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // Table is one revision of the configuration as the data plane uses it. It is
@@ -20,6 +21,8 @@ type Table struct {
 	MaxBody      int64         // bytes of a request body
 	ReadBody     time.Duration // time a client may take to send it; 0 is no limit
 	DebugHeaders bool
+	Contracts    *sla.Set // never nil
+	TenantHeader string   // canonical name of the header that names the tenant
 
 	revision string // the same as text
 	models   []*Model
@@ -40,6 +43,9 @@ func NewTable(revision int64, models []*Model) *Table {
 
 // Models are the table's models in configuration order.
 func (t *Table) Models() []*Model { return t.models }
+
+// Has reports whether a client may name the model.
+func (t *Table) Has(model string) bool { return t.byName[model] != nil }
 
 // Backends are the table's backends, each once.
 func (t *Table) Backends() []*backends.Backend {
@@ -62,6 +68,7 @@ type Model struct {
 	Created time.Time
 
 	Router  *router.Router
+	Holds   bool      // the router may hold requests back
 	Targets []*Target // one for each backend of the pool, in its order
 	Retry   RetryRules
 	Budget  *Budget

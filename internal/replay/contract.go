@@ -14,11 +14,18 @@ import (
 // contractOf is the contract that holds for a request, by its tenant and model:
 // a trace has no headers. nil if none does.
 func (w *world) contractOf(r *trace.Request) *sla.Contract {
-	if w.Contracts == nil {
+	return match(w.Contracts, r)
+}
+
+// match finds the contract of a request in a set, which may be nil.
+func match(set *sla.Set, r *trace.Request) *sla.Contract {
+	if set == nil {
 		return nil
 	}
-	return w.Contracts.Match(sla.Key{Tenant: r.Tenant, Model: r.Model})
+	return set.Match(sla.Key{Tenant: r.Tenant, Model: r.Model})
 }
+
+func isShed(reason string) bool { return strings.HasPrefix(reason, Shed) }
 
 // promise tells the router what the request may take: what its contract says,
 // or its trace where it has none.
@@ -72,7 +79,7 @@ func (w *world) book(f *flight) {
 		out.End = sla.Served
 	case o.Reason == Unfinished, o.Reason == TooLong, o.Reason == UnknownModel:
 		return
-	case strings.HasPrefix(o.Reason, Shed):
+	case isShed(o.Reason):
 		out.End = sla.Refused
 	default:
 		out.End = sla.Failed

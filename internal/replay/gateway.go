@@ -21,6 +21,7 @@ type gateway struct {
 	targets []*backends.Backend       // by engine
 	engine  map[*backends.Backend]int // the other way round
 	scrapes []scrape                  // by engine
+	warming []warming                 // by engine
 	ledger  *sla.Ledger               // of contracts; nil: there are none
 
 	foresights map[string]router.Foresight // by model; of none if nothing is predicted
@@ -40,6 +41,7 @@ func newGateway(c Config, g int) (*gateway, error) {
 		targets: make([]*backends.Backend, len(c.Engines)),
 		engine:  map[*backends.Backend]int{},
 		scrapes: make([]scrape, len(c.Engines)),
+		warming: make([]warming, len(c.Engines)),
 
 		foresights: map[string]router.Foresight{},
 	}
@@ -65,6 +67,7 @@ func newGateway(c Config, g int) (*gateway, error) {
 				URL:    &url.URL{Scheme: "http", Host: fmt.Sprintf("engine-%d", i)},
 				Kind:   backends.VLLM,
 				Health: c.Health,
+				WarmUp: c.WarmUp != nil,
 			})
 		}
 		specs = append(specs, ps)

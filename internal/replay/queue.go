@@ -23,6 +23,9 @@ const (
 	faultEnds               // it is well again
 	admitted                // a request held at a gateway has its backend, or is turned away
 	pumpDue                 // a gateway looks again at the requests it holds
+	promptSent              // a warm-up prompt reaches its engine
+	promptSeen              // a gateway sees the end of its answer
+	promptLost              // a gateway sees that there will be none
 )
 
 // event is one entry of the queue. What a and b mean depends on the kind.

@@ -39,6 +39,9 @@ type Config struct {
 	// Contracts are what was promised to whom. The one that holds for a request's
 	// tenant and model is in the place of the objectives that its trace states. May be nil.
 	Contracts *sla.Set
+	// WarmUp is what cold engines are sent before they get requests; nil: nothing,
+	// and they get requests at once.
+	WarmUp *WarmUp
 	// Inspect looks at decisions of gateways that predict; nil: at none. Slow.
 	Inspect *Inspect
 	// Stop ends the replay when it returns true; asked every few thousand events.

@@ -242,6 +242,7 @@ func (w *world) collect(i int) {
 		}
 		slot, ok := n.slots[e.ID]
 		if !ok {
+			w.answered(n, e)
 			continue
 		}
 		f := &w.flights[slot]

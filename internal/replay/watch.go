@@ -67,6 +67,7 @@ func (w *world) scrapeSeen(g, i int) {
 		if err == nil {
 			signals.Began, signals.At, signals.OwnInFlight = origin.Add(s.began), w.clock(), s.own
 			w.gates[g].targets[i].SetSignals(signals)
+			w.warmUp(g, i)
 		}
 	}
 	w.queue.push(w.now+w.jittered(w.Scrape), scrapeSent, g, i)
@@ -90,6 +91,7 @@ func exposition(s engine.Stats, noCache bool, life int) string {
 
 func (w *world) probe(g, i int) {
 	w.gates[g].targets[i].Probe(w.clock(), w.engines[i].up(w.now))
+	w.warmUp(g, i)
 	w.queue.push(w.now+w.jittered(w.Probe), probeSent, g, i)
 }
 

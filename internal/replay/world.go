@@ -34,14 +34,15 @@ type world struct {
 // node is one engine.
 type node struct {
 	Engine
-	sim    *engine.Sim // nil while crashed
-	lives  int
-	past   engine.Stats // of former lives
-	wakeAt time.Duration
-	slots  map[engine.ID]int
-	faults map[engine.FaultKind]engine.Fault // that last
-	told   engine.Stats                      // by its metrics
-	steps  emissions
+	sim     *engine.Sim // nil while crashed
+	lives   int
+	past    engine.Stats // of former lives
+	wakeAt  time.Duration
+	slots   map[engine.ID]int
+	prompts map[engine.ID]event               // of warm-ups: the gateway and the prompt
+	faults  map[engine.FaultKind]engine.Fault // that last
+	told    engine.Stats                      // by its metrics
+	steps   emissions
 }
 
 func (n *node) total() engine.Stats {
@@ -65,7 +66,7 @@ func newWorld(c Config, sink func(*Outcome)) (*world, error) {
 		if err != nil {
 			return nil, fmt.Errorf("replay: engine %d (%s): %w", i, e.Name, err)
 		}
-		w.engines = append(w.engines, &node{Engine: e, sim: sim, wakeAt: never, slots: map[engine.ID]int{}, faults: map[engine.FaultKind]engine.Fault{}})
+		w.engines = append(w.engines, &node{Engine: e, sim: sim, wakeAt: never, slots: map[engine.ID]int{}, prompts: map[engine.ID]event{}, faults: map[engine.FaultKind]engine.Fault{}})
 	}
 	for g := range c.Gateways {
 		gate, err := newGateway(c, g)
@@ -160,6 +161,12 @@ func (w *world) handle(e event) {
 		w.failureSeen(int(e.a), e.b, Refused)
 	case refusalSeen:
 		w.refusalSeen(int(e.a), e.b)
+	case promptSent:
+		w.promptSent(int(e.a), int(e.b))
+	case promptSeen:
+		w.promptSeen(int(e.a), int(e.b))
+	case promptLost:
+		w.promptLost(int(e.a), int(e.b))
 	case scrapeSent:
 		w.scrapeSent(int(e.a), int(e.b))
 	case scrapeRead:

@@ -31,16 +31,6 @@ func Trees(h Heads) Estimate {
 	}
 }
 
-// Served is what was predicted with a model when the sample was taken, or
-// without one where there was none. It was calibrated, then.
-func Served(s *predictor.Sample) (p50, p95 float64, ok bool) {
-	p := s.Said[predictor.LightGBM]
-	if p.P50 <= 0 {
-		p = s.Said[predictor.Analytic]
-	}
-	return p.P50.Seconds(), p.P95.Seconds(), p.P50 > 0
-}
-
 // What a new model must show.
 const (
 	minContest = 200  // samples; and in a regime for it to be judged apart

@@ -105,11 +105,9 @@ func TestChallenge(t *testing.T) {
 func TestBoundsAboveThePredictionCount(t *testing.T) {
 	all := noisy(1000)
 	for i := range all { // the client left after a tenth of the wait
-		all[i].Said = [predictor.Kinds]predictor.Prediction{}
-		all[i].Said[predictor.Analytic] = predictor.Prediction{P50: all[i].TTFT, P95: 2 * all[i].TTFT}
 		all[i].Censored, all[i].TTFT = true, all[i].TTFT/10
 	}
-	v, err := Challenge(sequence(all...), time.Time{}, Trees(heads{-9, -9}), Served)
+	v, err := Challenge(sequence(all...), time.Time{}, Trees(heads{-9, -9}), Trees(heads{0.2, 0.4}))
 	if err != nil {
 		t.Fatal(err)
 	}

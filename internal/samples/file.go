@@ -33,7 +33,7 @@ const (
 // file is a file being written, under a temporary name.
 type file struct {
 	out      *os.File
-	parquet  *parquet.Writer
+	parquet  *parquet.GenericWriter[any]
 	columns  []column
 	places   []int // in the row, by column
 	row      parquet.Row
@@ -61,7 +61,7 @@ func create(name string) (*file, error) {
 	f.row = make(parquet.Row, len(f.columns))
 	// Snappy: random measurements shrink no further with zstd, whose encoders
 	// are shared by channels, across the bubbles of synctest.
-	f.parquet = parquet.NewWriter(out, schema, parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(rowGroup))
+	f.parquet = parquet.NewGenericWriter[any](out, schema, parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(rowGroup))
 	return f, nil
 }
 

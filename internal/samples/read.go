@@ -155,7 +155,7 @@ func open(name string, read func(*parquet.File) error) (err error) {
 			err = fmt.Errorf("%s: the file is damaged, remove it: %v", name, p)
 		}
 	}()
-	in, err := os.Open(name)
+	in, err := os.Open(name) //nolint:gosec // the file the caller names
 	if err != nil {
 		return fmt.Errorf("samples: %w", err)
 	}

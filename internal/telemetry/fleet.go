@@ -15,6 +15,7 @@ type fleetCollector struct {
 	fleet func() []*backends.Backend
 	now   func() time.Time
 	info  *prometheus.Desc
+	ready *prometheus.Desc
 	each  []fleetGauge
 }
 
@@ -32,6 +33,8 @@ func NewFleetCollector(fleet func() []*backends.Backend, now func() time.Time) p
 	c := &fleetCollector{fleet: fleet, now: now}
 	c.info = prometheus.NewDesc("firsttoken_backend_info", "Labels of a backend; always 1.",
 		[]string{"backend", "engine", "gpu", "cuda", "quantization", "topology"}, nil)
+	c.ready = prometheus.NewDesc("firsttoken_backend_readiness", "1 for the state a backend is in: cold, warming, ready or draining.",
+		[]string{"backend", "state"}, nil)
 	add := func(name, help string, value reading) {
 		c.each = append(c.each, fleetGauge{
 			desc:  prometheus.NewDesc("firsttoken_"+name, help, []string{"backend"}, nil),
@@ -89,6 +92,7 @@ func toFloat(b bool) float64 {
 
 func (c *fleetCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.info
+	ch <- c.ready
 	for _, g := range c.each {
 		ch <- g.desc
 	}
@@ -101,6 +105,9 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1,
 			b.Name, string(b.Kind), l["gpu"], l["cuda"], l["quantization"], l["topology"])
 		status := b.Status(now)
+		for _, state := range backends.Readinesses() {
+			ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, toFloat(status.Ready == state), b.Name, string(state))
+		}
 		for _, g := range c.each {
 			if v := g.value(b, status, now); !math.IsNaN(v) {
 				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, v, b.Name)

@@ -47,6 +47,7 @@ func TestFleet(t *testing.T) {
 		`backend_in_flight{backend="a"}`: 0, `backend_up{backend="a"}`: 1, `backend_ejected{backend="a"}`: 0,
 		`backend_draining{backend="a"}`: 0, `backend_breaker_state{backend="a"}`: 0, `backend_weight{backend="a"}`: 2,
 		`backend_failure_penalty{backend="a"}`: 0, `backend_held_prefills{backend="a"}`: 0,
+		`backend_readiness{backend="a",state="ready"}`: 1, `backend_readiness{backend="a",state="cold"}`: 0,
 	})
 	for name := range series(t, reg) {
 		if strings.HasPrefix(name, "firsttoken_engine_") {
@@ -58,8 +59,8 @@ func TestFleet(t *testing.T) {
 		`engine_requests_running{backend="a"}`: 7, `engine_requests_waiting{backend="a"}`: 0, `engine_kv_use_ratio{backend="a"}`: .5,
 		`engine_prefix_hit_ratio{backend="a"}`: .25, `engine_cpu_cores{backend="a"}`: 1.5, `engine_signals_age_seconds{backend="a"}`: 3,
 	})
-	if got := about(t, reg, "b"); len(got) != 11 {
-		t.Errorf("%d series about b, want 11: %v", len(got), got)
+	if got := about(t, reg, "b"); len(got) != 15 {
+		t.Errorf("%d series about b, want 15: %v", len(got), got)
 	}
 	s := backends.UnknownSignals()
 	s.At, s.Running = t0, 1

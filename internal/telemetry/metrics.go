@@ -29,6 +29,13 @@ type Metrics struct {
 	predicted       *prometheus.CounterVec
 	switched        *prometheus.CounterVec
 	drifted         *prometheus.CounterVec
+	ttftByTurn      *prometheus.HistogramVec
+	held            *prometheus.GaugeVec
+	heldTime        *prometheus.HistogramVec
+	shed            *prometheus.CounterVec
+	outcomes        *prometheus.CounterVec
+	violations      *prometheus.CounterVec
+	lighter         *prometheus.CounterVec
 	reloads         *prometheus.CounterVec
 	lastReload      prometheus.Gauge
 	lastReloadTime  prometheus.Gauge
@@ -38,10 +45,12 @@ type Metrics struct {
 	perModel        []deleter
 	perBackend      []deleter
 	perBackendModel []deleter
+	perContract     []deleter
 
-	mu      sync.Mutex
-	models  map[string]*Model
-	engines map[string]*engine
+	mu        sync.Mutex
+	models    map[string]*Model
+	engines   map[string]*engine
+	contracts map[string]*Contract
 }
 
 type deleter interface {
@@ -77,7 +86,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(v)
 		return v
 	}
-	m := &Metrics{models: map[string]*Model{}, engines: map[string]*engine{}}
+	m := &Metrics{models: map[string]*Model{}, engines: map[string]*engine{}, contracts: map[string]*Contract{}}
 	m.requests = counter("requests_total",
 		"Requests answered, by endpoint, HTTP status (499: the client left) and reason (ok, or what went wrong; a broken stream counts by its reason, whatever status was sent).",
 		"model", "endpoint", "code", "reason")
@@ -99,6 +108,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.predicted = counter("prediction_samples_total", "Predictions compared with the truth, by the estimator whose word counted and the load the engine was under.", "model", "estimator", "regime")
 	m.switched = counter("prediction_switches_total", "Changes of the estimator whose word counts: error, low_rate, volatile.", "model", "from", "to", "reason")
 	m.drifted = counter("prediction_drift_total", "Alarms about an estimator: coverage (of its P95), shift (of its error).", "model", "estimator", "reason")
+	m.ttftByTurn = histogram("ttft_by_turn_seconds",
+		"Time from request accepted to first token, by turn of the conversation: 1, 2, 3-5, 6-10, >10. Streams only.", latencyBuckets, "model", "turn")
+	m.held = gauge("held_requests", "Requests that wait at the gateway for an engine that can take them without harm.", "model")
+	m.heldTime = histogram("held_seconds", "Time that requests waited at the gateway, of those that had to.", latencyBuckets, "model")
+	m.shed = counter("shed_total", "Requests refused for load with 429: deadline (it could not be met any more), full (too many were waiting).", "model", "contract", "reason")
+	m.outcomes = counter("contract_outcomes_total", "Requests judged by an objective of their contract.", "contract", "objective", "met")
+	m.violations = counter("violations_total", "Windows that ended a row of violated ones and cut a backend's weight under a contract.", "contract", "backend")
+	m.lighter = counter("lighter_model_total", "Requests that were given to a lighter model because their own could not serve them in time.", "contract", "from", "to")
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration, by result (ok, failed).", "result")
 	m.rejectedAtEdge = counter("edge_rejections_total", "Requests refused before they named a model, by error code.", "code")
 	m.lastReload = gauge("config_last_reload_successful", "1 if the last reload succeeded.").WithLabelValues()
@@ -106,9 +123,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.revision = gauge("config_revision", "Revision of the configuration in force; it rises by one with every successful reload.").WithLabelValues()
 	m.panics = counter("panics_total", "Panics recovered while serving requests.").WithLabelValues()
 
-	m.perModel = []deleter{m.requests, m.inFlight, m.ttft, m.duration, m.tokens, m.retries, m.retriesDenied, m.predicted, m.switched, m.drifted}
+	m.perModel = []deleter{m.requests, m.inFlight, m.ttft, m.duration, m.tokens, m.retries, m.retriesDenied, m.predicted, m.switched, m.drifted,
+		m.ttftByTurn, m.held, m.heldTime, m.shed}
+	m.perContract = []deleter{m.shed, m.outcomes, m.violations, m.lighter}
 	m.perBackendModel = []deleter{m.attempts, m.upstreamTTFT, m.tpot}
-	m.perBackend = []deleter{m.ejections, m.probes, m.scrapes, m.staleConns, m.unparsed}
+	m.perBackend = []deleter{m.ejections, m.probes, m.scrapes, m.staleConns, m.unparsed, m.violations}
 	return m
 }
 
@@ -135,6 +154,8 @@ func (m *Metrics) Keep(models map[string]bool, backends map[string]map[string]bo
 			delete(m.models, name)
 			c.drop()
 			drop(m.perModel, prometheus.Labels{"model": name})
+			drop([]deleter{m.lighter}, prometheus.Labels{"from": name})
+			drop([]deleter{m.lighter}, prometheus.Labels{"to": name})
 			drop(m.perBackendModel, prometheus.Labels{"model": name})
 		}
 		for b, series := range c.backends {

@@ -31,7 +31,7 @@ func TestNames(t *testing.T) {
 	b := fleet("a")
 	scrapeTwice(t, b[0])
 	reg.MustRegister(telemetry.NewFleetCollector(func() []*backends.Backend { return b }, now),
-		telemetry.NewPredictionCollector(predictions, now), telemetry.BuildInfo("v"))
+		telemetry.NewPredictionCollector(predictions, now), telemetry.NewContractCollector(contracts, now), telemetry.BuildInfo("v"))
 
 	var got strings.Builder
 	for _, f := range gather(t, reg) {
@@ -97,6 +97,14 @@ func TestReports(t *testing.T) {
 		`firsttoken_requests_total{code="200",endpoint="chat.completions",model="m",reason="truncated"}`: 1,
 		`firsttoken_request_duration_seconds{endpoint="chat.completions",model="m"}`:                     3,
 		`firsttoken_ttft_seconds{kind="content",model="m"}`:                                              2,
+		`firsttoken_ttft_by_turn_seconds{model="m",turn="3-5"}`:                                          2,
+		`firsttoken_held_requests{model="m"}`:                                                            2,
+		`firsttoken_held_seconds{model="m"}`:                                                             2,
+		`firsttoken_shed_total{contract="chat",model="m",reason="deadline"}`:                             2,
+		`firsttoken_lighter_model_total{contract="chat",from="m",to="m"}`:                                2,
+		`firsttoken_violations_total{backend="a",contract="chat"}`:                                       2,
+		`firsttoken_contract_outcomes_total{contract="chat",met="true",objective="ttft-p95"}`:            2,
+		`firsttoken_contract_outcomes_total{contract="chat",met="false",objective="ttft-p95"}`:           0,
 		`firsttoken_tokens_total{kind="prompt",model="m"}`:                                               8,
 		`firsttoken_tokens_total{kind="cached",model="m"}`:                                               6,
 		`firsttoken_tokens_total{kind="completion",model="m"}`:                                           4,
@@ -187,9 +195,9 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	const (
-		ofModel   = 10 // in flight, requests, TTFT, duration, 4 tokens, 2 retries
+		ofModel   = 13 // in flight, requests, TTFT, TTFT by turn, duration, 4 tokens, 2 retries, 2 held
 		ofPair    = 3  // attempts, upstream TTFT, TPOT
-		ofBackend = 5
+		ofBackend = 6
 	)
 	report("x", "a")
 	report("x", "b")
@@ -335,7 +343,7 @@ func BenchmarkRequest(b *testing.B) {
 		for pb.Next() {
 			model.InFlight.Inc()
 			backend.TTFT(30 * time.Millisecond)
-			model.TTFT("content", 40*time.Millisecond)
+			model.TTFT("content", 1, 40*time.Millisecond)
 			backend.Attempt("ok")
 			backend.Unparsed(0)
 			backend.TPOT(5 * time.Millisecond)

@@ -11,12 +11,14 @@ import (
 // Keep has dropped the model.
 type Model struct {
 	InFlight prometheus.Gauge
+	Held     prometheus.Gauge // waiting at the gateway
 
 	m    *Metrics
 	name string
 
 	requests                       *counters[requestKey]
-	duration, ttft                 *durations
+	duration, ttft, ttftByTurn     *durations
+	heldTime                       prometheus.Observer
 	tokens, retries, retriesDenied *counters[string]
 	predicted                      *counters[sampleKey]
 	switched                       *counters[switchKey]
@@ -35,11 +37,14 @@ func newModel(m *Metrics, name string) *Model {
 		m:        m,
 		name:     name,
 		InFlight: m.inFlight.WithLabelValues(name),
+		Held:     m.held.WithLabelValues(name),
+		heldTime: m.heldTime.WithLabelValues(name),
 		requests: newCounters(func(k requestKey) prometheus.Counter {
 			return m.requests.WithLabelValues(name, k.endpoint, codeLabel(k.code), k.reason)
 		}),
 		duration:      timed(m.duration, name),
 		ttft:          timed(m.ttft, name),
+		ttftByTurn:    timed(m.ttftByTurn, name),
 		tokens:        counted(m.tokens, name),
 		retries:       counted(m.retries, name),
 		retriesDenied: counted(m.retriesDenied, name),
@@ -66,8 +71,17 @@ func (m *Model) Request(endpoint string, code int, reason string, duration time.
 	m.duration.observe(endpoint, duration)
 }
 
-// TTFT records the time from request accepted to a first token of the kind.
-func (m *Model) TTFT(kind string, d time.Duration) { m.ttft.observe(kind, d) }
+// TTFT records the time from request accepted to a first token of the kind, in
+// a turn of a conversation; 0 is unknown.
+func (m *Model) TTFT(kind string, turn int, d time.Duration) {
+	m.ttft.observe(kind, d)
+	if turn > 0 {
+		m.ttftByTurn.observe(turnLabel(turn), d)
+	}
+}
+
+// HeldFor records how long a request waited at the gateway.
+func (m *Model) HeldFor(d time.Duration) { m.heldTime.Observe(d.Seconds()) }
 
 // Tokens counts what an engine reported.
 func (m *Model) Tokens(prompt, cached, completion, reasoning int) {
@@ -122,6 +136,7 @@ func (m *Model) drop() {
 	m.requests.drop()
 	m.duration.drop()
 	m.ttft.drop()
+	m.ttftByTurn.drop()
 	m.tokens.drop()
 	m.retries.drop()
 	m.retriesDenied.drop()

@@ -132,7 +132,7 @@ type survey struct {
 }
 
 // survey lists who may be chosen: the healthy, or everyone who is not
-// draining; of these the ready, if one is. The list is valid until the next
+// draining; of these the ready, if enough are. The list is valid until the next
 // survey.
 func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) survey {
 	s := survey{free: p.claims.buf[:0]}

@@ -45,7 +45,7 @@ type readiness struct {
 	life    int       // times it turned cold: a warm-up belongs to one life
 	failed  int       // warm-ups of this life
 	resting time.Time // until then none begins
-	present bool      // a probe found it
+	present bool      // a probe or a scrape found it
 	start   float64   // last known, Unix seconds; 0: unknown
 	back    time.Time // returned then, perhaps the same as before; zero: known
 }
@@ -63,8 +63,14 @@ func (r *readiness) found(missed bool) {
 	r.present = true
 }
 
-// returned takes in that probes find an engine again that was down.
+// returned takes in that probes find an engine again that was down. One that was
+// cold before is cold in any case.
 func (r *readiness) returned(now time.Time) {
+	wasReady := r.state == "" || r.state == Ready || !r.back.IsZero()
+	if !wasReady {
+		r.turnCold(r.why)
+		return
+	}
 	r.turnCold(WhyReturned)
 	r.back = now
 }
@@ -72,6 +78,7 @@ func (r *readiness) returned(now time.Time) {
 // scraped takes in what an engine says of its own start, and reports whether it
 // was started again. Counters speak where start times are not known.
 func (r *readiness) scraped(before, s *Signals) (restarted bool) {
+	r.present = true
 	first := r.start == 0
 	known := s.StartTime > 0
 	switch {
@@ -193,7 +200,13 @@ func (w *WarmUp) End(now time.Time, how WarmUpEnd) Readiness {
 	return w.Backend.readiness()
 }
 
-// warmest leaves the engines out that are not ready, unless that leaves nobody.
+// fewestReady is the share of those who may be chosen that has to be ready for
+// the others to be spared. When a whole fleet starts at once, the first engine
+// that is warm would get all the traffic.
+const fewestReady = 1.0 / 3
+
+// warmest leaves the engines out that are not ready, unless that leaves nobody,
+// or too few to carry the load of all.
 func warmest(free []Candidate) []Candidate {
 	ready := 0
 	for i := range free {
@@ -201,7 +214,7 @@ func warmest(free []Candidate) []Candidate {
 			ready++
 		}
 	}
-	if ready == 0 || ready == len(free) {
+	if ready == 0 || float64(ready) < fewestReady*float64(len(free)) || ready == len(free) {
 		return free
 	}
 	kept := free[:0]

@@ -30,6 +30,18 @@ func (w *wins) ratios() (out []float64) {
 
 // goodput is how much more fleets bear than under the best baseline.
 func (b *bench) goodput() (Table, error) {
+	all := make([]wins, len(b.cells))
+	err := b.each(len(b.cells), func(i int) (err error) {
+		all[i], err = b.cells[i].wins()
+		return err
+	})
+	if err != nil || len(all) == 0 {
+		return Table{}, orNoCell(err)
+	}
+	return goodputTable(b, all), nil
+}
+
+func goodputTable(b *bench, all []wins) Table {
 	t := Table{
 		Title: "highest multiple of the trace's rate at which 95 % of the requests meet their contract",
 		Notes: []string{
@@ -38,21 +50,13 @@ func (b *bench) goodput() (Table, error) {
 		},
 		Columns: []string{"trace", "fleet", "best baseline", "rate", "headroom", "ratio", "known", "known/learned"},
 	}
-	all := make([]wins, len(b.cells))
-	err := b.each(len(b.cells), func(i int) (err error) {
-		all[i], err = b.cells[i].wins()
-		return err
-	})
-	if err != nil || len(all) == 0 {
-		return t, orNoCell(err)
-	}
 	for i, w := range all {
 		_, r := ratio(w.ours, w.base)
 		_, price := ratio(w.oracle, w.ours)
 		t.row(b.cells[i].trace, b.cells[i].fleet, strings.Join(w.names, " or "), times(mean(w.base)), times(mean(w.ours)), r, times(mean(w.oracle)), price)
 	}
 	b.judgeGoodput(&t, all)
-	return t, nil
+	return t
 }
 
 func orNoCell(err error) error {

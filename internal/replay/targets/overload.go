@@ -21,14 +21,6 @@ type crowd struct {
 
 // overload is what remains past capacity, and the literal rule at every load.
 func (b *bench) overload() (Table, error) {
-	t := Table{
-		Title: "share of requests that meet their contract, at multiples of what headroom bears (95 % met)",
-		Notes: []string{
-			"met/s: requests a second that meet it, in relation to those at load 1; ratio: share of headroom over the best baseline's",
-			"direct: headroom that sends everything at once; weighted: the literal rule, one draw by 0.6·C + 0.4·L",
-		},
-		Columns: []string{"trace", "fleet", "load", "headroom", "shed", "met/s", "direct", "weighted", "best baseline", "", "ratio"},
-	}
 	cells := b.crowded()
 	all := make([][]crowd, len(cells))
 	err := b.each(len(cells), func(i int) (err error) {
@@ -36,7 +28,19 @@ func (b *bench) overload() (Table, error) {
 		return err
 	})
 	if err != nil || len(cells) == 0 {
-		return t, orNoCell(err)
+		return Table{}, orNoCell(err)
+	}
+	return overloadTable(cells, all), nil
+}
+
+func overloadTable(cells []*cell, all [][]crowd) Table {
+	t := Table{
+		Title: "share of requests that meet their contract, at multiples of what headroom bears (95 % met)",
+		Notes: []string{
+			"met/s: requests a second that meet it, in relation to those at load 1; ratio: share of headroom over the best baseline's",
+			"direct: headroom that sends everything at once; weighted: the literal rule, one draw by 0.6·C + 0.4·L",
+		},
+		Columns: []string{"trace", "fleet", "load", "headroom", "shed", "met/s", "direct", "weighted", "best baseline", "", "ratio"},
 	}
 	for i, c := range cells {
 		for k, load := range loads {
@@ -47,7 +51,7 @@ func (b *bench) overload() (Table, error) {
 		}
 	}
 	judgeOverload(&t, cells, all)
-	return t, nil
+	return t
 }
 
 // crowded are the cells measured past capacity: of the first fleet and of

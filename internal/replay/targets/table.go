@@ -95,6 +95,9 @@ func ms(x float64) string { return fmt.Sprintf("%.0f", x) }
 // ratio is that of two figures by seed, with its interval.
 func ratio(over, under []float64) (report.Difference, string) {
 	d := report.Compare("", "", over, under)
+	if d.Ratio >= 1000 {
+		return d, "far above"
+	}
 	if d.Seeds < 2 {
 		return d, fmt.Sprintf("%.2f", d.Ratio)
 	}

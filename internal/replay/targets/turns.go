@@ -13,7 +13,7 @@ import (
 const (
 	// roundRobinMean is the mean TTFT in milliseconds that round robin is to have.
 	roundRobinMean = 182
-	// conversations are sent at most so many requests a second.
+	// fastest is the most requests a second that conversations are sent.
 	fastest = 60.0
 )
 
@@ -59,8 +59,8 @@ func (b *bench) turns() (Table, error) {
 	return t, nil
 }
 
-// conversations is the cell: customer service with ten turns in the mean, on
-// engines that start cold.
+// conversations is the cell: customer service with ten turns in the mean and
+// short answers, on engines that start cold.
 func (b *bench) conversations() (*cell, error) {
 	c, err := newCell(&b.Options, "wide", "customer-service")
 	if err != nil {
@@ -70,7 +70,8 @@ func (b *bench) conversations() (*cell, error) {
 		c.engines[i].Params.Cold = coldStart
 	}
 	w := trace.CustomerService()
-	w.Turns = 10
+	w.Turns, w.MaxContext = 10, 4096
+	w.Output = trace.Size{Median: 60, Spread: 0.5, Max: 250} // prompts of about 1,000 tokens
 	n := min(c.Requests, 4000)
 	c.source = func(seed uint64) trace.Source { return ours70b(w.Source(seed).First(n)) }
 	return c, nil

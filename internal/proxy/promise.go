@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/firsttoken/firsttoken/internal/openai"
+	"github.com/firsttoken/firsttoken/pkg/sla"
+)
+
+// Promises is told of requests that contracts hold for. It is called by many
+// requests at once and must not block.
+type Promises interface {
+	// Record books what became of a request, once. backend is "" when none is
+	// to blame. judged is false when the outcome says nothing about what was promised.
+	Record(now time.Time, backend string, c *sla.Contract, out sla.Outcome) (met, judged bool)
+	// WarmUp asks for a further instance of a model. It is called for each
+	// request that can't be in time and whose contract says so.
+	WarmUp(model string)
+}
+
+// classes of criticality, in the order in which they are let in. A request
+// without a contract is standard.
+var classes = []sla.Criticality{sla.Critical, sla.Standard, sla.Sheddable}
+
+// promise finds what was promised to the request and what it asks for by its
+// own headers, and tells the router.
+func (x *exchange) promise() *openai.Error {
+	header := x.r.Header.Get
+	tenant := header(x.table.TenantHeader)
+	c := x.table.Contracts.Match(sla.Key{Tenant: tenant, Model: x.req.Model, ServiceTier: x.req.ServiceTier, Header: header})
+	terms, err := c.TightenBy(header)
+	if err != nil {
+		return badTerms(err)
+	}
+	x.terms = terms
+	x.ask.Accepted, x.ask.Contract, x.ask.Tenant = x.accepted, c.Name(), tenant
+	x.ask.Class = slices.Index(classes, sla.Standard)
+	if c != nil {
+		x.ask.Class = slices.Index(classes, c.Spec.Criticality)
+		if slices.Contains(c.Spec.Match.Tenants, tenant) {
+			x.tenant = tenant
+		}
+	}
+	if due, ok := terms.Deadline(x.accepted, x.req.PromptTokens); ok {
+		x.due = due
+		x.ask.TTFT = due.Sub(x.accepted)
+	}
+	x.ask.TPOT, _ = terms.TPOTBudget()
+	return nil
+}
+
+func badTerms(err error) *openai.Error {
+	param := ""
+	if h := (*sla.HeaderError)(nil); errors.As(err, &h) {
+		param = h.Header
+	}
+	return openai.Invalid(param, "invalid_slo_header", err.Error())
+}
+
+// book tells what became of the request, if a contract holds for it. What the
+// client did wrong itself is left out.
+func (x *exchange) book(now time.Time) (met, judged bool) {
+	end, counts := x.end()
+	if x.terms.Contract == nil || !counts {
+		return false, false
+	}
+	out := sla.Outcome{End: end, PromptTokens: x.req.PromptTokens, E2E: now.Sub(x.accepted), TPOT: x.tpot()}
+	if !x.firstToken.IsZero() {
+		out.TTFT = x.firstToken.Sub(x.accepted)
+	}
+	backend := x.backend
+	if x.reason == reasonDraining || x.reason == reasonPanic {
+		backend = ""
+	}
+	return x.h.promises.Record(now, backend, x.terms.Contract, out)
+}
+
+// end is how the request ended, as contracts see it.
+func (x *exchange) end() (end sla.End, counts bool) {
+	switch x.reason {
+	case reasonOK:
+		return sla.Served, true
+	case reasonEngine4xx:
+		return 0, false
+	case reasonClientLeft, reasonClientWrite:
+		return sla.Left, true
+	case reasonShedDeadline, reasonShedFull, reasonSaturated, reasonEngine429:
+		return sla.Refused, true
+	}
+	return sla.Failed, true
+}
