@@ -20,7 +20,7 @@ const module = "github.com/firsttoken/firsttoken/"
 // cmd → app → proxy → router → {predictor, backends, sla}; whatever is not named here is a leaf.
 var arrows = map[string][]string{
 	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/evaluate", "internal/fleet", "internal/models", "internal/replay", "internal/replay/targets", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
-	"internal/app":              {"deploy/contracts", "internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"internal/app":              {"deploy/contracts", "internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/rollback", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
 	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router", "pkg/sla"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},
 	"internal/config":           {"deploy/profiles"},

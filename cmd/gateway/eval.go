@@ -357,17 +357,18 @@ func (f *evalFlags) ablateAll(_ context.Context, model predictor.Model, r *evalu
 	return err
 }
 
-// writeRows prints every request: its run, its sample and the oracle's word.
+// writeRows prints every request: its run, its sample, the oracle's word and what
+// was cached.
 func writeRows(w io.Writer, r *evaluate.Report) error {
 	table := csv.NewWriter(w)
-	err := table.Write(append(append([]string{"run"}, samples.Columns()...), "oracle"))
+	err := table.Write(append(append([]string{"run"}, samples.Columns()...), "oracle", "cached"))
 	write := func(run *evaluate.Run) {
 		for i := range run.Rows {
 			oracle := ""
 			if o := run.Rows[i].Oracle; o > 0 {
 				oracle = strconv.FormatFloat(o.Seconds(), 'g', -1, 64)
 			}
-			err = errors.Join(err, table.Write(append(append([]string{run.Name()}, samples.Record(&run.Rows[i].Sample)...), oracle)))
+			err = errors.Join(err, table.Write(append(append([]string{run.Name()}, samples.Record(&run.Rows[i].Sample)...), oracle, strconv.Itoa(run.Rows[i].Cached))))
 		}
 	}
 	for i := range r.Runs {

@@ -53,6 +53,7 @@ type App struct {
 	gather      prometheus.Gatherer
 	predictions *predictions
 	promises    *promises
+	causes      *causes
 	compile     *compiler
 	monitor     *monitor.Monitor
 	plane       *proxy.Handler
@@ -90,6 +91,7 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 	a.predictions = newPredictions(a.metrics, a.promises.ledger, logs.Events, opts.Shipped)
 	a.compile = newCompiler(a.metrics, a.predictions, opts.Dial)
 	a.monitor = monitor.New(logs.Events, a.metrics)
+	a.findCauses()
 	rev, err := a.compile.compile(a.number, cfg)
 	if err != nil {
 		return nil, err
@@ -99,7 +101,8 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 		access = nil
 	}
 	a.promises.enforce(rev.table)
-	a.plane = proxy.New(rev.table, a.metrics, a.promises, logs.Events, access)
+	a.causes.enforce(rev.table)
+	a.plane = proxy.New(rev.table, a.metrics, overheard{a.promises, a.causes}, logs.Events, access)
 	reg.MustRegister(
 		telemetry.NewFleetCollector(func() []*backends.Backend { return a.plane.Table().Backends() }, time.Now),
 		telemetry.NewPredictionCollector(a.predictions.report, time.Now),
@@ -212,6 +215,7 @@ func (a *App) Run(ctx context.Context) error {
 	loops.Go(func() { failed <- serve(a.operServer, a.operator) })
 	loops.Go(func() { a.watchFiles(watching) })
 	loops.Go(func() { a.predictions.watchModel(watching) })
+	loops.Go(func() { a.causes.Run(watching) })
 	loops.Go(func() { a.plane.Pump(pumping) })
 	a.logs.Events.Info("serving", zap.Stringer("listen", a.Addr()), zap.Stringer("telemetry", a.OperatorAddr()),
 		zap.Int("models", len(a.cfg.Models)), zap.String("version", a.opts.Version))

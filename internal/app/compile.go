@@ -25,6 +25,7 @@ type compiler struct {
 	fleet       *backends.Fleet
 	dial        proxy.Dialer
 	started     time.Time
+	onReadiness func(b *backends.Backend, to backends.Readiness, why string) // of engines; may be nil
 
 	mu         sync.Mutex
 	transports map[transportKey]*http.Transport
@@ -85,7 +86,9 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 			m.Targets = append(m.Targets, c.target(cfg.Models[i], spec, b, rt, m))
 			if !watched[b.Name] {
 				watched[b.Name] = true
-				rev.watch = append(rev.watch, watch(spec, b, rt))
+				target := watch(spec, b, rt)
+				target.WarmUp = c.warmUp(cfg.WarmUp)
+				rev.watch = append(rev.watch, target)
 			}
 		}
 		models = append(models, m)
@@ -114,7 +117,9 @@ func poolSpecs(cfg *config.Config) ([]backends.PoolSpec, error) {
 			if err != nil {
 				return nil, fmt.Errorf("backend %q: %w", b.Name, err)
 			}
-			ps.Backends = append(ps.Backends, backendSpec(m, b, u))
+			s := backendSpec(m, b, u)
+			s.WarmUp = cfg.WarmUp.Enabled
+			ps.Backends = append(ps.Backends, s)
 		}
 		specs = append(specs, ps)
 	}
@@ -223,6 +228,16 @@ func watch(spec config.Backend, b *backends.Backend, rt http.RoundTripper) monit
 		Backend: b, Transport: rt,
 		ProbePath: spec.Health.Path, ProbeInterval: spec.Health.Interval.D(), ProbeTimeout: spec.Health.Timeout.D(),
 		MetricsPath: spec.Signals.Path, MetricsInterval: spec.Signals.Interval.D(), MetricsTimeout: spec.Signals.Timeout.D(),
+	}
+}
+
+// warmUp is what cold engines are sent; nil for nothing.
+func (c *compiler) warmUp(cfg config.WarmUp) *monitor.WarmUp {
+	if !cfg.Enabled {
+		return nil
+	}
+	return &monitor.WarmUp{
+		MaxPrompt: cfg.MaxPrompt, Repeat: cfg.Repeat, Prefixes: cfg.Prefixes, Timeout: cfg.Timeout.D(), Changed: c.onReadiness,
 	}
 }
 

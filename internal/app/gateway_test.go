@@ -254,11 +254,15 @@ func (b *logBuffer) lines(t testing.TB) []map[string]any {
 }
 
 // configFor is a configuration with one model "m" on the given backends.
-// extra is YAML that goes before the models.
+// extra is YAML that goes before the models. Backends get no warm-up prompts
+// unless it says so.
 func configFor(extra string, addrs ...string) string {
 	var b strings.Builder
 	b.WriteString("server: {listen: \"" + gatewayAddr + "\"}\ntelemetry: {listen: \"operator:8081\"}\n")
 	b.WriteString(extra)
+	if !strings.Contains(extra, "warm_up:") {
+		b.WriteString("\nwarm_up: {enabled: false}")
+	}
 	b.WriteString("\nmodels:\n  - name: m\n    backends:\n")
 	for _, a := range addrs {
 		name, _, _ := strings.Cut(a, ":")

@@ -14,6 +14,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/config"
 	"github.com/firsttoken/firsttoken/internal/engine"
 	"github.com/firsttoken/firsttoken/internal/models"
+	"github.com/firsttoken/firsttoken/internal/rollback"
 	"github.com/firsttoken/firsttoken/internal/samples"
 	"github.com/firsttoken/firsttoken/internal/telemetry"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
@@ -27,7 +28,10 @@ type predictions struct {
 	fleet    *predictor.Fleet
 	ledger   router.Ledger
 	observer *observer
+	recent   *rollback.Watch // before the observer
 	log      *zap.Logger
+
+	onModel func(from, to string) // another trained model is in force; "" is none. Set before the first revision is in force
 
 	mu    sync.Mutex
 	pools []foreseen    // of the revision in force
@@ -46,7 +50,11 @@ type foreseen struct {
 
 func newPredictions(m *telemetry.Metrics, l router.Ledger, log *zap.Logger, shipped *trees.Bundle) *predictions {
 	o := &observer{metrics: m, log: log}
-	return &predictions{fleet: predictor.NewFleet(o), ledger: l, observer: o, log: log, shipped: shipped}
+	recent := rollback.NewWatch(o)
+	return &predictions{
+		fleet: predictor.NewFleet(recent), ledger: l, observer: o, recent: recent, log: log, shipped: shipped,
+		onModel: func(string, string) {},
+	}
 }
 
 // keepSamples begins the log of samples, if there is to be one. It comes before
@@ -184,8 +192,19 @@ func (p *predictions) take(m *trees.Bundle) bool {
 	default:
 		p.log.Info("trained model loaded", zap.String("model", m.Manifest.ID), zap.Int("rows", m.Manifest.Training.Rows), zap.Time("trained_to", m.Manifest.Training.To))
 	}
+	if p.model != nil {
+		p.onModel(idOf(p.model), idOf(m))
+	}
 	p.model = m
 	return true
+}
+
+// idOf is the ID of a model; "" of none.
+func idOf(m *trees.Bundle) string {
+	if m == nil {
+		return ""
+	}
+	return m.Manifest.ID
 }
 
 // setModel hands the model in force to all pools. Called with mu held.

@@ -329,6 +329,12 @@ func TestSamplesOfAttemptsWithoutToken(t *testing.T) {
 // base is right, and that P95 is e^0.5 of it.
 func writeModel(t *testing.T, id string) (folder string) {
 	t.Helper()
+	return writeConstant(t, id, 0, 0.5)
+}
+
+// writeConstant makes one whose heads say the same of every row.
+func writeConstant(t *testing.T, id string, p50, p95 float64) (folder string) {
+	t.Helper()
 	folder = t.TempDir()
 	head := func(name string, alpha, leaf float64) trees.Head {
 		names := predictor.Names()
@@ -341,12 +347,12 @@ func writeModel(t *testing.T, id string) (folder string) {
 	day := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	m := trees.Manifest{
 		Format: "firsttoken-model/1", ID: id, Created: day, Schema: predictor.SchemaHash(), Base: "analytic",
-		Heads:    trees.Heads{P50: head("p50.txt", 0.5, 0), P95: head("p95.txt", 0.95, 0.5)},
+		Heads:    trees.Heads{P50: head("p50.txt", 0.5, p50), P95: head("p95.txt", 0.95, p95)},
 		Training: trees.Training{Rows: 100, From: day, To: day, LightGBM: "4.6.0", Source: "by hand"},
 		Metrics:  map[string]trees.Metrics{"all": {Rows: 100}},
 	}
 	for range 8 {
-		m.Golden = append(m.Golden, trees.Golden{Row: make([]trees.Number, len(predictor.Names())), P50: 0, P95: 0.5})
+		m.Golden = append(m.Golden, trees.Golden{Row: make([]trees.Number, len(predictor.Names())), P50: p50, P95: p95})
 	}
 	text, err := json.Marshal(m)
 	if err != nil {

@@ -60,6 +60,7 @@ func (a *App) reload() error {
 		}
 	}
 	a.promises.enforce(rev.table)
+	a.causes.enforce(rev.table)
 	a.plane.Swap(rev.table)
 	a.predictions.enforce(cfg, rev.foreseen)
 	a.monitor.Watch(rev.watch)

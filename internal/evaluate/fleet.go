@@ -90,7 +90,7 @@ func (r *Run) take(c *replay.Config, o *replay.Outcome) {
 	if o.Foreseen == nil {
 		return
 	}
-	row := Row{Sample: *o.Foreseen, Oracle: o.Oracle}
+	row := Row{Sample: *o.Foreseen, Oracle: o.Oracle, Cached: o.Cached}
 	if o.Engine >= 0 {
 		row.Backend = c.Engines[o.Engine].Name
 	}

@@ -5,6 +5,7 @@ import (
 	"html"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/firsttoken/firsttoken/internal/report"
@@ -42,7 +43,7 @@ type chart struct{ strings.Builder }
 const (
 	chartSize   = 340.0
 	chartMargin = 44.0
-	chartRoom   = chartSize - chartMargin - 12
+	chartRoom   = chartSize - chartMargin - 24
 )
 
 func across(share float64) float64 { return chartMargin + share*chartRoom }
@@ -89,11 +90,11 @@ func scatter(rows []Row) string {
 	place := func(v float64) float64 { return math.Log(v/lo) / math.Log(hi/lo) }
 	c := newChart("predicted against actual time to first token")
 	c.line(across(0), up(0), across(1), up(1))
-	for unit := math.Pow(10, math.Ceil(math.Log10(lo))); unit <= hi; unit *= 10 {
-		c.line(across(place(unit)), up(0), across(place(unit)), up(1))
-		c.line(across(0), up(place(unit)), across(1), up(place(unit)))
-		c.text(across(place(unit)), up(0)+16, "middle", fmt.Sprintf("%g s", unit))
-		c.text(across(0)-4, up(place(unit))+4, "end", fmt.Sprintf("%g s", unit))
+	for _, v := range ticks(lo, hi) {
+		c.line(across(place(v)), up(0), across(place(v)), up(1))
+		c.line(across(0), up(place(v)), across(1), up(place(v)))
+		c.text(across(place(v)), up(0)+16, "middle", fmt.Sprintf("%g s", v))
+		c.text(across(0)-4, up(place(v))+4, "end", fmt.Sprintf("%g s", v))
 	}
 	for _, r := range shown {
 		fmt.Fprintf(c, `<circle cx="%.1f" cy="%.1f" r="1.8" fill="%s" fill-opacity=".6"/>`,
@@ -102,6 +103,27 @@ func scatter(rows []Row) string {
 	c.text(across(.5), chartSize-8, "middle", "actual")
 	c.text(chartMargin, 10, "start", "predicted P50")
 	return c.end()
+}
+
+// ticks are at most six round values between lo and hi.
+func ticks(lo, hi float64) []float64 {
+	var all []float64
+	for unit := math.Floor(math.Log10(lo)); unit <= math.Log10(hi); unit++ {
+		for _, m := range []float64{1, 2, 5} {
+			v, err := strconv.ParseFloat(fmt.Sprintf("%ge%g", m, unit), 64)
+			if err == nil && v >= lo && v <= hi {
+				all = append(all, v)
+			}
+		}
+	}
+	for len(all) > 6 {
+		kept := all[:0]
+		for i := 0; i < len(all); i += 2 {
+			kept = append(kept, all[i])
+		}
+		all = kept
+	}
+	return all
 }
 
 // reliability has two bars a regime: the share of requests up to P50 and up to

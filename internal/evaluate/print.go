@@ -67,6 +67,54 @@ func (r *Report) writeRuns(b *strings.Builder) {
 	if len(r.Runs) == 1 {
 		writeScores(b, r.Runs[0].Scores)
 	}
+	r.writeByLoad(b)
+}
+
+// writeByLoad puts the runs of one trace and fleet side by side.
+func (r *Report) writeByLoad(b *strings.Builder) {
+	var loads []float64
+	for i := range r.Runs {
+		if !slices.Contains(loads, r.Runs[i].Load) {
+			loads = append(loads, r.Runs[i].Load)
+		}
+	}
+	if len(loads) < 2 || len(r.Runs)%len(loads) != 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nError of what served / the oracle's, in %%, by load; coverage over all of them; in brackets: fewer than %d requests\n", EnoughRows)
+	t := columns(b)
+	fmt.Fprint(t, "trace\tfleet\tregime\t")
+	for _, load := range loads {
+		fmt.Fprintf(t, "%g\t", load)
+	}
+	fmt.Fprintln(t, "coverage\t")
+	for i := 0; i < len(r.Runs); i += len(loads) {
+		for regime := range predictor.Regimes {
+			writeLoads(t, r.Runs[i:i+len(loads)], regime.String())
+		}
+	}
+	_ = t.Flush()
+}
+
+func writeLoads(w io.Writer, runs []Run, regime string) {
+	cells, covered, rows := "", 0.0, 0.0
+	for i := range runs {
+		s := Find(runs[i].Scores, Served, regime)
+		if s == nil {
+			cells += "–\t"
+			continue
+		}
+		cell := plain(100*s.MAPE, 1) + " / " + plain(100*s.Oracle, 1)
+		if s.Rows < EnoughRows {
+			cell = "(" + cell + ")"
+		}
+		cells += cell + "\t"
+		covered += float64(s.Coverage) * float64(s.Rows)
+		rows += float64(s.Rows)
+	}
+	if rows > 0 {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s%.3f\t\n", runs[0].Trace, runs[0].Fleet, regime, cells, covered/rows)
+	}
 }
 
 func (r *Run) writeRegime(w io.Writer, regime string) {

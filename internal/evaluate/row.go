@@ -11,6 +11,7 @@ import (
 type Row struct {
 	predictor.Sample
 	Oracle time.Duration // TTFT as somebody foresaw it who knows all but the noise; 0: nobody was asked
+	Cached int           // prompt tokens that the engine found in its prefix cache; 0 where it did not tell
 }
 
 // known is when the truth became known: with the first token.

@@ -96,7 +96,7 @@ type sender struct {
 var errRefused = errors.New("the engine refuses the prompt")
 
 // sendAll sends the prompts in turn. What an engine refuses is left out, with
-// all that is longer.
+// all that is longer; so is what takes it too long once it has answered others.
 func (s *sender) sendAll(ctx context.Context) error {
 	for i, tokens := range s.WarmUp.Lengths() {
 		err := s.send(ctx, "", prompt(tokens, i))
@@ -104,7 +104,7 @@ func (s *sender) sendAll(ctx context.Context) error {
 			s.path = completionPath
 			err = s.send(ctx, "", prompt(tokens, i))
 		}
-		if errors.Is(err, errRefused) {
+		if s.isEnough(err) {
 			break
 		}
 		if err != nil {
@@ -112,11 +112,16 @@ func (s *sender) sendAll(ctx context.Context) error {
 		}
 	}
 	for _, prefix := range s.WarmUp.Prefixes {
-		if err := s.send(ctx, prefix, "Hello."); err != nil && !errors.Is(err, errRefused) {
+		if err := s.send(ctx, prefix, "Hello."); err != nil && !s.isEnough(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// isEnough tells that longer prompts are not worth a try, and that this is no failure.
+func (s *sender) isEnough(err error) bool {
+	return errors.Is(err, errRefused) || s.answered > 0 && errors.Is(err, context.DeadlineExceeded)
 }
 
 // prompt is a text of about so many tokens that begins as no other does, so

@@ -171,6 +171,7 @@ func TestWarmUpAnswers(t *testing.T) {
 		"neither":        {always(status(404)), 1, 1 + 1, []string{"a ready: warm"}},
 		"errors":         {always(status(500)), 3, 0, []string{"a cold: failed", "a warming: new", "a cold: failed", "a warming: new", "a ready: failed"}},
 		"silence":        {always(fakellm.Script{fakellm.Hang()}), 3, 0, []string{"a cold: failed", "a warming: new", "a cold: failed", "a warming: new", "a ready: failed"}},
+		"too slow":       {fakellm.Sequence(ok, ok, ok, fakellm.Script{fakellm.Hang()}, ok), 5, 0, []string{"a ready: warm"}},
 		"well the third": {fakellm.Sequence(status(503), status(503), ok), 2 + 9, 0, []string{"a cold: failed", "a warming: new", "a cold: failed", "a warming: new", "a ready: warm"}},
 	} {
 		t.Run(name, func(t *testing.T) {

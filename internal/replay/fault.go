@@ -69,7 +69,7 @@ func (w *world) crash(i int) {
 	for _, slot := range sorted(n.slots) {
 		w.queue.push(w.now+w.Network, lostSeen, slot, int(w.flights[slot].attempt))
 	}
-	w.dropPrompts(n)
+	clear(n.prompts)
 	n.sim, n.wakeAt, n.slots = nil, never, map[engine.ID]int{}
 }
 

@@ -98,7 +98,7 @@ func ttfts(t *testing.T, c replay.Config, src trace.Source) (all []time.Duration
 func throughGateway(t *testing.T, engines []replay.Engine, policy, file string) (ttfts []time.Duration) {
 	network := memnet.New()
 	var text strings.Builder
-	fmt.Fprintf(&text, "server: {listen: \"gateway:80\"}\ntelemetry: {listen: \"operator:81\"}\nmodels:\n  - {name: m, policy: %s, backends: [", policy)
+	fmt.Fprintf(&text, "server: {listen: \"gateway:80\"}\ntelemetry: {listen: \"operator:81\"}\nwarm_up: {enabled: false}\nmodels:\n  - {name: m, policy: %s, backends: [", policy)
 	for _, e := range engines {
 		addr := e.Name + ":80"
 		fmt.Fprintf(&text, "{name: %s, url: \"http://%s\", engine: vllm},", e.Name, addr)

@@ -97,18 +97,6 @@ func (w *world) answered(n *node, e engine.Event) {
 	w.queue.push(e.At+w.Network, promptSeen, int(p.a), int(p.b))
 }
 
-// dropPrompts loses those that a crashed engine was working on.
-func (w *world) dropPrompts(n *node) {
-	for g := range w.gates {
-		for _, p := range n.prompts {
-			if int(p.a) == g { // a gateway has one at a time
-				w.queue.push(w.now+w.Network, promptLost, g, int(p.b))
-			}
-		}
-	}
-	clear(n.prompts)
-}
-
 // promptSeen is the end of an answer.
 func (w *world) promptSeen(g, b int) {
 	if i, u := w.promptOf(g, b); u != nil {

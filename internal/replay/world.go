@@ -39,7 +39,7 @@ type node struct {
 	past    engine.Stats // of former lives
 	wakeAt  time.Duration
 	slots   map[engine.ID]int
-	prompts map[engine.ID]event               // of warm-ups: the gateway and the prompt
+	prompts map[engine.ID]event               // of warm-ups: the gateway and the prompt; a crash loses them
 	faults  map[engine.FaultKind]engine.Fault // that last
 	told    engine.Stats                      // by its metrics
 	steps   emissions

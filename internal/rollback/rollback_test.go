@@ -26,7 +26,7 @@ func changed(kind rollback.Kind, at float64, subject, from, to string) rollback.
 }
 
 func TestEvaluateModels(t *testing.T) {
-	all := shelf{"good": {0, 0.2}, "bad": {-2, -1.8}, "near": {0.01, 0.21}, "worse": {-3, -2.8}}
+	all := shelf{"good": {0, 0.2}, "bad": {-2, -1.8}, "near": {0.01, 0.21}, "slight": {0.03, 0.2}, "worse": {-3, -2.8}}
 	swap := func(from, to string) []rollback.Change {
 		return []rollback.Change{changed(rollback.Model, 0, "", from, to)}
 	}
@@ -45,6 +45,7 @@ func TestEvaluateModels(t *testing.T) {
 		"the former is better":       {swap("good", "bad"), around(after(1), 200, 0), rollback.Recommend, "on the same 200 samples"},
 		"the former is worse":        {swap("worse", "bad"), around(after(1), 500, 0), rollback.Keep, "not lower"},
 		"the former is hardly other": {swap("near", "good"), around(after(1), 500, 0), rollback.Keep, "not lower"},
+		"the former is a bit better": {swap("good", "slight"), around(after(1), 500, 0), rollback.Keep, "not lower by 5 % but by 2"},
 		"too few":                    {swap("good", "bad"), around(after(1), 199, 0), rollback.Unknown, "only 199 samples"},
 		"too few since":              {swap("good", "bad"), around(after(-30), 500, 0), rollback.Unknown, "only 199 samples"},
 		"lower bounds":               {swap("good", "bad"), bounds, rollback.Unknown, "only 0 samples"},
@@ -294,6 +295,32 @@ func TestRollsBackOnce(t *testing.T) {
 		}
 		if r := b.violate(70); r.Verdict != rollback.Keep || !strings.Contains(r.Why, "a rollback itself") || b.store.count != 1 {
 			t.Errorf("%s: %s, %d rollbacks", r.Verdict, r.Why, b.store.count)
+		}
+	})
+}
+
+// TestOneAtATime: what comes while an evaluation is under way is counted to it,
+// however long it takes.
+func TestOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		history := &rollback.History{}
+		e := rollback.New(rollback.Options{History: history, Watch: rollback.NewWatch(nil), Load: func(string) (predictor.Model, error) {
+			<-goOn
+			return constant{}, nil
+		}})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go e.Run(ctx)
+		history.Add(changed(rollback.Model, 0, "", "good", "bad"))
+		for i := range 5 {
+			e.Violated(violation(after(60 * float64(i+1))))
+			synctest.Wait()
+		}
+		close(goOn)
+		synctest.Wait()
+		if got := e.Records(); len(got) != 1 || got[0].Also != 4 {
+			t.Errorf("%+v", got)
 		}
 	})
 }

@@ -113,14 +113,14 @@ type contractCollector struct {
 // several objectives it shows the one that stands worst.
 func NewContractCollector(read func(now time.Time) []sla.Status, now func() time.Time) prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("firsttoken_contract_"+name, help, append([]string{"contract"}, labels...), nil)
+		return prometheus.NewDesc("firsttoken_"+name, help, append([]string{"contract"}, labels...), nil)
 	}
 	return &contractCollector{
 		read: read, now: now,
-		state: desc("state", "1 for the state a contract is in: ok, at_risk, breaching, no_data.", "state"),
-		burn: desc("burn_rate",
+		state: desc("contract_state", "1 for the state a contract is in: ok, at_risk, breaching, no_data.", "state"),
+		burn: desc("contract_burn_rate",
 			"Share of requests that missed over the share that may, of the objective for which it is highest; 1 spends the error budget exactly in the objective's window.", "window"),
-		budget: desc("budget_remaining_ratio", "Part of the error budget that is left, of the objective that has least; below 0 it is overspent."),
+		budget: desc("contract_budget_remaining_ratio", "Part of the error budget that is left, of the objective that has least; below 0 it is overspent."),
 	}
 }
 

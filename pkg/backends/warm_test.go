@@ -138,6 +138,11 @@ func TestWarmUpCourse(t *testing.T) {
 	if first.Wanted() || first.End(after(11), backends.WarmedUp) != backends.Cold {
 		t.Error("a warm-up of the former life counts")
 	}
+	second := b.BeginWarmUp(after(11))
+	first.End(after(11), backends.WarmedUp)
+	want(backends.Warming)
+	second.End(after(11), backends.WarmUpDropped)
+	want(backends.Cold)
 	b.BeginWarmUp(after(12)).End(after(12), backends.WarmUpDropped)
 	want(backends.Cold)
 	for k := range 3 {

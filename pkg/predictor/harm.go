@@ -14,7 +14,7 @@ const (
 	fewToCome = 30
 	// maxStretch bounds how much longer than a plain step the gaps are taken to
 	// be for the prompts computed in between.
-	maxStretch = 2.0
+	maxStretch = 8.0
 )
 
 // harm follows every running answer to its expected end, with and without the

@@ -12,7 +12,7 @@ import (
 // Admission is how requests are let in. Zero fields mean the default named
 // beside them.
 type Admission struct {
-	// PendingTokens closes an instance while so many prompt tokens wait there. 2000
+	// PendingTokens closes an instance while so many prompt tokens wait there. 1000
 	PendingTokens int
 	// MaxHeld is how many requests wait at the gateway at most, for a model. 2000
 	MaxHeld int
@@ -20,7 +20,7 @@ type Admission struct {
 
 func (a Admission) withDefaults() Admission {
 	if a.PendingTokens == 0 {
-		a.PendingTokens = 2000
+		a.PendingTokens = 1000
 	}
 	if a.MaxHeld == 0 {
 		a.MaxHeld = 2000
@@ -52,7 +52,8 @@ type Ticket struct {
 	req      *Request
 	tried    []*backends.Backend
 	entered  time.Time
-	deadline time.Time     // of the first token; far away without a contract
+	deadline time.Time     // of the first token
+	promised bool          // by a contract: past the deadline it is shed
 	best     time.Duration // lowest prediction when it was last looked at
 	decided  bool
 	notify   func()
@@ -64,12 +65,14 @@ func (t *Ticket) Decided() bool { return t.decided }
 // queue holds the requests of one pool that wait at the gateway, by class and
 // then by deadline.
 type queue struct {
-	mu   sync.Mutex
-	held []*Ticket
+	mu      sync.Mutex
+	held    []*Ticket
+	tenants tenants
 }
 
-// farAway is the deadline of requests that have none.
-const farAway = time.Hour
+// patience is after how long those who were promised nothing are as urgent as
+// those whose time is up.
+const patience = 10 * time.Second
 
 // Admit makes the router hold requests back until an instance can take them
 // without harm. It is to be called before the first Enter.
@@ -83,9 +86,9 @@ func (r *Router) Admit(a Admission) {
 // is called once it is decided, on any goroutine, perhaps before Enter returns.
 // A ticket that is not waited for any more must be given to Leave.
 func (r *Router) Enter(now time.Time, req *Request, tried []*backends.Backend, notify func()) *Ticket {
-	t := &Ticket{req: req, tried: tried, entered: now, notify: notify, deadline: now.Add(farAway)}
+	t := &Ticket{req: req, tried: tried, entered: now, notify: notify, deadline: now.Add(patience)}
 	if req.TTFT > 0 {
-		t.deadline = req.Accepted.Add(req.TTFT)
+		t.deadline, t.promised = req.Accepted.Add(req.TTFT), true
 	}
 	if r.admission == nil || !r.foresees {
 		t.Lease, t.Err = r.Claim(now, req, tried)
@@ -171,7 +174,7 @@ func (r *Router) pump(now time.Time) {
 // shedLate turns away those whose budget is gone.
 func (r *Router) shedLate(now time.Time) {
 	r.queue.held = slices.DeleteFunc(r.queue.held, func(t *Ticket) bool {
-		if !now.After(t.deadline) {
+		if !t.promised || !now.After(t.deadline) {
 			return false
 		}
 		t.decide(now, nil, &Shed{Reason: ShedDeadline, RetryAfter: retryAfter(t.best)})
@@ -184,31 +187,58 @@ func retryAfter(predicted time.Duration) time.Duration {
 	return min(max(predicted.Round(time.Second), time.Second), 8*time.Second)
 }
 
-// letOneIn offers places in order: those that can still be in time, then the
-// lost.
+// letOneIn offers places to those that can still be in time, class by class. The
+// lost get what nobody else uses: an engine that is idle among others.
 func (r *Router) letOneIn(now time.Time) bool {
-	for _, lost := range [2]bool{false, true} {
-		tried := 0
-		for k := 0; k < len(r.queue.held) && tried < tries; k++ {
-			t := r.queue.held[k]
-			if t.isLost(now) != lost {
-				continue
-			}
-			tried++
-			lease, err := r.claimOpen(now, t)
-			if errors.Is(err, backends.ErrHeld) {
-				continue
-			}
-			r.queue.held = slices.Delete(r.queue.held, k, k+1)
-			t.decide(now, lease, err)
+	held := r.queue.held
+	for from := 0; from < len(held); {
+		to := from + 1
+		for to < len(held) && held[to].req.Class == held[from].req.Class {
+			to++
+		}
+		if r.letOneOf(now, from, to) {
 			return true
 		}
+		from = to
+	}
+	lost := func(t *Ticket) bool { return t.isLost(now) }
+	return r.offer(now, 0, len(held), lost, 2)
+}
+
+// letOneOf offers places to one class: to tenants that have not had more than
+// their share, then to all.
+func (r *Router) letOneOf(now time.Time, from, to int) bool {
+	share := r.queue.tenants.share(now, r.queue.held[from:to])
+	modest := func(t *Ticket) bool { return !t.isLost(now) && r.queue.tenants.within(t, share) }
+	greedy := func(t *Ticket) bool { return !t.isLost(now) && !r.queue.tenants.within(t, share) }
+	return r.offer(now, from, to, modest, tries) || r.offer(now, from, to, greedy, tries)
+}
+
+// offer lets in the first of some of the held that anybody is open to.
+func (r *Router) offer(now time.Time, from, end int, to func(*Ticket) bool, tries int) bool {
+	for k := from; k < end && tries > 0; k++ {
+		t := r.queue.held[k]
+		if !to(t) {
+			continue
+		}
+		tries--
+		lease, err := r.claimOpen(now, t)
+		if errors.Is(err, backends.ErrHeld) {
+			continue
+		}
+		r.queue.held = slices.Delete(r.queue.held, k, k+1)
+		r.queue.tenants.charge(now, t.req)
+		t.decide(now, lease, err)
+		return true
 	}
 	return false
 }
 
-// isLost reports whether the request could not be in time, as of the last look.
-func (t *Ticket) isLost(now time.Time) bool { return now.Add(t.best).After(t.deadline) }
+// isLost reports whether the request could hardly be in time, as of the last
+// look.
+func (t *Ticket) isLost(now time.Time) bool {
+	return t.promised && now.Add(t.best).After(t.deadline)
+}
 
 func (t *Ticket) decide(now time.Time, l *Lease, err error) {
 	t.Lease, t.Err, t.decided, t.Held = l, err, true, now.Sub(t.entered)
@@ -217,27 +247,27 @@ func (t *Ticket) decide(now time.Time, l *Lease, err error) {
 	}
 }
 
-// claimOpen claims one of the instances that are open to the request.
+// claimOpen claims one of the instances that are open to the request. At the
+// first look that is so whatever is predicted: who finds an engine open takes
+// nothing from anybody.
 func (r *Router) claimOpen(now time.Time, t *Ticket) (*Lease, error) {
 	return r.claim(now, t.req, t.tried, func(c []backends.Candidate) int {
-		t.best = bestP50(c)
-		return r.pickOpen(now, t.req, c)
+		first := t.best == 0
+		t.best = bestP95(c)
+		return r.pickOpen(now, t.req, c, t.isLost(now) && !first)
 	})
 }
 
-func bestP50(c []backends.Candidate) time.Duration {
-	best := c[0].P50
-	for i := range c[1:] {
-		best = min(best, c[i+1].P50)
-	}
-	return best
-}
-
-// pickOpen lets the policy choose among those that are open; -1 if none is.
-func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate) int {
+// pickOpen lets the policy choose among those that are open; -1 if none is. To
+// the lost only idle ones are, and those only while half of all are idle: a
+// late answer must not make others late.
+func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, lost bool) int {
 	r.open = r.open[:0]
+	if lost && 2*idle(c) < len(c) {
+		return -1
+	}
 	for i := range c {
-		if r.isOpen(req, &c[i]) {
+		if isIdle(&c[i]) || !lost && r.isOpen(req, &c[i]) {
 			r.open = append(r.open, c[i])
 		}
 	}
@@ -250,14 +280,24 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate) i
 
 // isOpen reports whether an instance can take the request without harm: few
 // prompt tokens are pending there, and neither a running answer nor its own
-// would newly miss the time between tokens that was promised. One that is idle
-// is always open.
+// would newly miss the time between tokens that was promised.
 func (r *Router) isOpen(req *Request, c *backends.Candidate) bool {
-	switch {
-	case c.Load.InFlight+c.Load.Held == 0:
-		return true
-	case c.Pending >= r.admission.PendingTokens || c.Harmed > 0:
+	if c.Pending >= r.admission.PendingTokens || c.Harmed > 0 {
 		return false
 	}
 	return req.TPOT == 0 || c.TPOT <= req.TPOT
 }
+
+// idle counts the engines that are.
+func idle(c []backends.Candidate) (n int) {
+	for i := range c {
+		if isIdle(&c[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// isIdle reports whether an engine has nothing of ours. Such a one is open to
+// everybody.
+func isIdle(c *backends.Candidate) bool { return c.Load.InFlight+c.Load.Held == 0 }

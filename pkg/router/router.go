@@ -58,6 +58,9 @@ type Ledger interface {
 	// Compliance is the share of the contract's requests that met it on the
 	// instance lately, 0..1.
 	Compliance(now time.Time, instance, contract string) float64
+	// Weight is by what factor violations have cut the instance under the
+	// contract, above 0 and at most 1.
+	Weight(now time.Time, instance, contract string) float64
 }
 
 // Foresee makes the router predict. It is to be called before the first Claim.
@@ -117,15 +120,18 @@ func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
 		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
 		c[k].Harmed, c[k].Pending = f.Harmed, f.Pending
 		c[k].Stale = !c[k].Signals.At.IsZero() && c[k].Signals.Age(now) > staleAfter
-		c[k].Compliance = r.foresight.compliance(now, &c[k], req)
+		r.foresight.account(now, &c[k], req)
 	}
 }
 
-func (f *Foresight) compliance(now time.Time, c *backends.Candidate, req *Request) float64 {
+// account adds what the ledger says of a candidate under the request's contract.
+func (f *Foresight) account(now time.Time, c *backends.Candidate, req *Request) {
+	c.Compliance = 1
 	if f.Ledger == nil || req.Contract == "" {
-		return 1
+		return
 	}
-	return f.Ledger.Compliance(now, c.Backend.Name, req.Contract)
+	c.Compliance = f.Ledger.Compliance(now, c.Backend.Name, req.Contract)
+	c.Weight *= f.Ledger.Weight(now, c.Backend.Name, req.Contract)
 }
 
 // begin tells the predictor of an attempt.

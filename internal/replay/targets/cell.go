@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	model  = "m"
-	noise  = 0.05
-	scrape = 500 * time.Millisecond
-	target = 0.95 // share of the requests that is to meet its contract
-	close2 = 0.02 // precision of a goodput
+	model     = "m"
+	noise     = 0.05
+	scrape    = 500 * time.Millisecond
+	target    = 0.95 // share of the requests that is to meet its contract
+	precision = 0.02 // precision of a goodput
 )
 
 // recorded are the traces by the names of their files.
@@ -90,7 +90,7 @@ func newCell(o *Options, fleetName, traceName string) (*cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.source = func(seed uint64) trace.Source { return ours70b(w.Source(seed).First(o.Requests)) }
+	c.source = drawn(w, o.Requests)
 	c.contracts, err = sla.LoadFS(contracts.Files())
 	return c, err
 }
@@ -105,13 +105,31 @@ func (c *cell) record(file string) error {
 	if err != nil {
 		return err
 	}
-	requests, err := ours70b(src.First(c.Requests)).Collect()
+	requests, err := served(src.First(c.Requests)).Collect()
 	c.source = func(uint64) trace.Source { return trace.Of(requests...) }
 	return err
 }
 
-// ours70b lets the fleet's one model serve a trace.
-func ours70b(src trace.Source) trace.Source {
+// drawn is the beginning of a workload, drawn once a seed.
+func drawn(w trace.Workload, n int) func(seed uint64) trace.Source {
+	var mu sync.Mutex
+	known := map[uint64]trace.Source{}
+	return func(seed uint64) trace.Source {
+		mu.Lock()
+		defer mu.Unlock()
+		if known[seed] == nil {
+			requests, err := served(w.Source(seed).First(n)).Collect()
+			if err != nil {
+				return func(yield func(trace.Request, error) bool) { yield(trace.Request{}, err) }
+			}
+			known[seed] = trace.Of(requests...)
+		}
+		return known[seed]
+	}
+}
+
+// served lets the fleet's one model serve a trace.
+func served(src trace.Source) trace.Source {
 	return src.Each(func(r *trace.Request) { r.Model = model })
 }
 
@@ -219,7 +237,7 @@ func (c *cell) near(r rule) float64 {
 }
 
 func (c *cell) search(seed uint64, near float64) replay.Search {
-	return replay.Search{Target: target, Precision: close2, Seed: seed, Near: near, Known: near > 0}
+	return replay.Search{Target: target, Precision: precision, Seed: seed, Near: near, Known: near > 0}
 }
 
 // best is the best baseline. The first is searched; each of the others has to
@@ -237,7 +255,7 @@ func (c *cell) best(seed uint64) (report.Goodput, error) {
 
 // better is the rule's goodput if it is above the best so far.
 func (c *cell) better(best report.Goodput, r rule, seed uint64) (report.Goodput, error) {
-	near := best.Multiplier * (1 + close2)
+	near := best.Multiplier * (1 + precision)
 	if best.Multiplier == 0 {
 		near = 1.0 / 64
 	}

@@ -88,12 +88,12 @@ func (b *bench) contested(t *Table, contracts string, among []trace.Weighted, ju
 		if err != nil {
 			return err
 		}
-		drawn := &cell{Options: c.Options, fleet: c.fleet, trace: c.trace, engines: c.engines, contracts: set,
+		dealt := &cell{Options: c.Options, fleet: c.fleet, trace: c.trace, engines: c.engines, contracts: set,
 			source: func(seed uint64) trace.Source { return c.source(seed).Tenants(among, seed) }}
 		results := make([]map[string]*fate, 2)
 		at := []float64{1.5, 2}
 		err = b.each(len(at), func(i int) (err error) {
-			results[i], err = drawn.fates(at[i] * capacity.Multiplier)
+			results[i], err = dealt.fates(at[i] * capacity.Multiplier)
 			return err
 		})
 		if err != nil {

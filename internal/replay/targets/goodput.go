@@ -45,7 +45,7 @@ func goodputTable(b *bench, all []wins) Table {
 	t := Table{
 		Title: "highest multiple of the trace's rate at which 95 % of the requests meet their contract",
 		Notes: []string{
-			fmt.Sprintf("%d seeds, first %d requests, noise %.0f %%, scrapes every %v; to %.0f %%; shed counts as missed", b.Seeds, b.Requests, 100*noise, scrape, 100*close2),
+			fmt.Sprintf("%d seeds, first %d requests, noise %.0f %%, scrapes every %v; to %.0f %%; shed counts as missed", b.Seeds, b.Requests, 100*noise, scrape, 100*precision),
 			"headroom knows nothing of the engines when it begins; known: it begins with their true parameters",
 		},
 		Columns: []string{"trace", "fleet", "best baseline", "rate", "headroom", "ratio", "known", "known/learned"},

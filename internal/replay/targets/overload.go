@@ -54,11 +54,10 @@ func overloadTable(cells []*cell, all [][]crowd) Table {
 	return t
 }
 
-// crowded are the cells measured past capacity: of the first fleet and of
-// equal GPUs.
+// crowded are the cells measured past capacity: of the first fleet.
 func (b *bench) crowded() (out []*cell) {
 	for _, c := range b.cells {
-		if c.fleet == b.Fleets[0] || c.fleet == "equal" {
+		if c.fleet == b.Fleets[0] {
 			out = append(out, c)
 		}
 	}
@@ -152,7 +151,7 @@ func judgeOverload(t *Table, cells []*cell, all [][]crowd) {
 			t.atLeast(fmt.Sprintf("%s at %g: met/s in relation to the peak", c.name(), load), "%.2f", perSecond(w, &all[i][1]), 1)
 			if least := leastRatio[c.trace]; least > 0 {
 				d, _ := ratio(w.ours, w.best)
-				t.atLeast(fmt.Sprintf("%s at %g: in relation to the best baseline", c.name(), load), "%.2f", d.Ratio, least)
+				t.atLeast(fmt.Sprintf("%s at %g: in relation to the best baseline", c.name(), load), "%.2f", min(d.Ratio, 100), least)
 			}
 		}
 	}

@@ -72,8 +72,7 @@ func (b *bench) conversations() (*cell, error) {
 	w := trace.CustomerService()
 	w.Turns, w.MaxContext = 10, 4096
 	w.Output = trace.Size{Median: 60, Spread: 0.5, Max: 250} // prompts of about 1,000 tokens
-	n := min(c.Requests, 4000)
-	c.source = func(seed uint64) trace.Source { return ours70b(w.Source(seed).First(n)) }
+	c.source = drawn(w, min(c.Requests, 4000))
 	return c, nil
 }
 
