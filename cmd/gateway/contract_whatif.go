@@ -150,7 +150,7 @@ func (f *whatifFlags) source() error {
 }
 
 func (f *whatifFlags) whatifNotes(w *replay.WhatIf) []string {
-	out := []string{fmt.Sprintf("%s, policy %s; shed counts as missed; moved: served by another engine than under the old contracts", count(w.Seeds, "seed"), f.policy)}
+	out := []string{fmt.Sprintf("%s, policy %s; shed counts as missed; moved requests include those that only follow from others' moves", count(w.Seeds, "seed"), f.policy)}
 	for _, set := range []*sla.Set{w.Old, w.New} {
 		if set == nil {
 			continue

@@ -2,6 +2,7 @@ package predictor
 
 import (
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,13 +76,27 @@ func NewPool(name string, rules Rules, watch Watch) *Pool {
 }
 
 // SetModel puts a trained model into force for requests from now on; nil
-// takes it away. The swap is atomic.
+// takes it away. The swap is atomic; another model begins without the
+// corrections and the errors of the former.
 func (p *Pool) SetModel(m Model) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.model.Load(); old == nil && m == nil || old != nil && sameModel(*old, m) {
+		return
+	}
+	p.calibrated[LightGBM] = newCalibration()
+	p.judges[LightGBM] = [Regimes + 1]judge{}
+	p.shifts[LightGBM] = shift{}
 	if m == nil {
 		p.model.Store(nil)
 		return
 	}
 	p.model.Store(&m)
+}
+
+// sameModel reports whether two models are one, as far as they can be compared.
+func sameModel(a, b Model) bool {
+	return b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
 // Forecast is what a router is told of one request on one instance.
