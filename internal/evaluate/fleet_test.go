@@ -64,7 +64,7 @@ func TestThinKeepsWhatIsShown(t *testing.T) {
 
 func TestCapacity(t *testing.T) {
 	t.Parallel()
-	f := smallFleet(100, 0)
+	f := smallFleet(40, 0)
 	c, err := f.FindCapacity(report.Objective{TTFT: time.Second})
 	if err != nil || !(c.Multiplier > 1) || c.Slack != 1 {
 		t.Errorf("%+v, %v", c, err)

@@ -223,10 +223,26 @@ func (i *Instance) work(s *span, t float64) {
 			f.left = 1
 		}
 		take := min(f.left, room)
+		if i.missed(s, f, n, take) {
+			break
+		}
 		room -= take
 		i.compute(s, f, take)
 	}
 	i.addSteps(s, 1, n)
+}
+
+// missed reports whether a prompt that could just have entered the step did not:
+// the step was too short for it.
+func (i *Instance) missed(s *span, f *Flight, n, take float64) bool {
+	if i.speed.seen <= firstSpans || f.left < float64(f.Uncached) {
+		return false
+	}
+	x := s.x
+	x[tokens] += take
+	x[steps], x[seqs], x[context] = 1, n, i.context+i.others.context
+	const tooShort = 0.6
+	return s.seconds < tooShort*i.speed.expect(&x)
 }
 
 // workUntil lets as many steps run as the prompts up to f's need.
