@@ -41,6 +41,7 @@ e2e: build ## Real engines (llama.cpp), failover and a replayed trace
 .PHONY: bench
 bench: build ## Speed against direct, a minimal relay, nginx, HAProxy and Caddy
 	go test -run '^$$' -bench 'Predict|Observe' ./pkg/predictor
+	test/predict/run bench
 	test/bench/run
 
 .PHONY: eval-sim
