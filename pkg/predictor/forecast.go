@@ -16,7 +16,7 @@ type forecast struct {
 const (
 	// forecastSteps is how many steps are looked at one by one; what is beyond
 	// is taken at the pace of the last.
-	forecastSteps = 64
+	forecastSteps = 512
 	// late is what is left, in relation to its length, of a step that should
 	// have ended: about the mean excess of 5 % noise.
 	late = 0.03
@@ -156,7 +156,8 @@ func (v *runner) next() {
 		v.forecast.own = ownBefore
 	}
 	v.decoding += joined
-	v.context += joinedContext + v.decoding
+	v.context += joinedContext
+	v.grow(v.decoding)
 }
 
 // fill puts prompts into the step that begins at t, and says how many
@@ -224,15 +225,21 @@ func (v *runner) enter(joined float64) {
 	v.kv += need
 }
 
-// wait lets one sequence end. What its going frees of the cache is, less what
-// the others have grown by then, about the length of a prompt.
+// wait lets one sequence end. Until then all have grown by a token a step.
 func (v *runner) wait() {
 	v.blocked++
-	each := v.context / v.decoding
 	v.t += v.untilOneEnds()
-	v.kv -= max(each-1/v.ending/2, each/4)
+	v.grow(1 / v.ending)
+	each := v.context / v.decoding
+	v.kv -= each
 	v.context -= each
 	v.decoding--
+}
+
+// grow lets the sequences decoding get so many tokens, all together.
+func (v *runner) grow(tokens float64) {
+	v.context += tokens
+	v.kv += tokens
 }
 
 // untilOneEnds is the mean time until one of the sequences decoding ends.
@@ -245,7 +252,8 @@ func (v *runner) untilOneEnds() float64 {
 }
 
 // endingShare is the chance of a running sequence to end in a step: one in the
-// length of its answer, which is the usual one, or what the client allows.
+// mean length of their answers, which is the usual one, or what the client
+// allows.
 func (i *Instance) endingShare() float64 {
 	usual := i.output.mean()
 	if len(i.running) == 0 {
@@ -257,9 +265,9 @@ func (i *Instance) endingShare() float64 {
 		if f.Max > 0 {
 			length = min(usual, float64(f.Max))
 		}
-		sum += 1 / length
+		sum += length
 	}
-	return sum / float64(len(i.running))
+	return float64(len(i.running)) / sum
 }
 
 // finish takes what is beyond the steps looked at in one go.
