@@ -86,7 +86,7 @@ func (t Trial) Try(v Variant, s Search, multiplier float64) (report.Goodput, err
 	s = s.withDefaults()
 	source := t.Source
 	t.Source = func(seed uint64) trace.Source { return source(seed).Rate(multiplier) }
-	allowed, err := count(source(s.Seed))
+	allowed, err := count(source(s.Seed), v.Stop)
 	if err != nil {
 		return report.Goodput{Name: v.Name, Multiplier: multiplier}, err
 	}
@@ -111,12 +111,16 @@ func (t Trial) Try(v Variant, s Search, multiplier float64) (report.Goodput, err
 	return g, nil
 }
 
-func count(src trace.Source) (n int, err error) {
+// count reads a trace to its end, or until stop, which is asked every few
+// thousand requests; it may be nil.
+func count(src trace.Source, stop func() bool) (n int, err error) {
 	for _, err := range src {
 		if err != nil {
 			return n, err
 		}
-		n++
+		if n++; n%4096 == 0 && stop != nil && stop() {
+			return n, ErrStopped
+		}
 	}
 	return n, nil
 }

@@ -88,7 +88,12 @@ func (t *Table) verdict(v Verdict) {
 // times is a rate multiplier.
 func times(x float64) string { return fmt.Sprintf("%.3g×", x) }
 
-func share(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) }
+func share(x float64) string {
+	if math.IsNaN(x) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f%%", 100*x)
+}
 
 func ms(x float64) string { return fmt.Sprintf("%.0f", x) }
 
