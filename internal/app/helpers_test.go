@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // quiet switches off what talks to backends besides requests, and every rule
 // that takes a backend out.
-const quiet = "defaults: {health: {interval: off, max_ejected: 0, breaker_failures: 1000000}}"
+const quiet = "defaults: {policy: least-inflight, health: {interval: off, max_ejected: 0, breaker_failures: 1000000}}"
 
 // apiError is OpenAI's error object; a key that is missing stays nil.
 type apiError struct {
