@@ -54,8 +54,8 @@ const (
 // whose error passed the limit gives way to the shadow of the lowest error,
 // if that is lower by the margin; volatile traffic takes LightGBM; low traffic
 // the linear one; otherwise the incumbent stays. An estimator that was ousted
-// for its error is not taken by the traffic rules. Ties and unknown numbers
-// change nothing. Pure.
+// for its error, or whose error is above the incumbent's by the margin, is not
+// taken by the traffic rules. Ties and unknown numbers change nothing. Pure.
 func (r Rules) Choose(s Standing) (Kind, string) {
 	r = r.withDefaults()
 	if s.Since < r.Dwell {
@@ -101,5 +101,12 @@ func (r Rules) successor(s *Standing) (Kind, bool) {
 
 // eligible estimators may be taken by the traffic rules.
 func (r Rules) eligible(s *Standing, k Kind) bool {
-	return k != s.Incumbent && s.Ready[k] && !s.Ousted[k]
+	return k != s.Incumbent && s.Ready[k] && !s.Ousted[k] && !r.worse(s, k)
+}
+
+// worse reports whether an estimator has shown a higher error than the
+// incumbent.
+func (r Rules) worse(s *Standing, k Kind) bool {
+	own, other := s.Scores[s.Incumbent], s.Scores[k]
+	return own.Rows >= r.MinSamples && other.Rows >= r.MinSamples && other.MAPE > own.MAPE*(1+r.Margin)
 }
