@@ -101,7 +101,7 @@ func TestChoose(t *testing.T) {
 		"error within the dwell":              {standing(bad, since(29*time.Second)), analytic, predictor.WhyKept},
 		"error comes before volatile":         {standing(incumbent(linear), mape(linear, 0.2), mape(analytic, 0.02), cv(2)), analytic, predictor.WhyError},
 		"error comes before low rate":         {standing(bad, rate(1), mape(trees, 0.01)), trees, predictor.WhyError},
-		"error: nobody better":                {standing(bad, rate(1), mape(linear, 0.3), mape(trees, 0.3)), analytic, predictor.WhyKept},
+		"error: nobody better, nor the rates": {standing(bad, rate(1), mape(linear, 0.3), mape(trees, 0.3)), analytic, predictor.WhyKept},
 		"volatile, but the trees are worse":   {standing(incumbent(linear), mape(linear, 0.05), mape(trees, 0.08), cv(2)), linear, predictor.WhyKept},
 		"volatile, and the trees as good":     {standing(incumbent(linear), mape(linear, 0.05), mape(trees, 0.054), cv(2)), trees, predictor.WhyVolatile},
 		"error not known":                     {standing(mape(analytic, nan)), analytic, predictor.WhyKept},
