@@ -94,7 +94,7 @@ func TestGuessOfConversations(t *testing.T) {
 		engines[i] = Engine{Model: "m", Params: p.Params, Seed: uint64(i)}
 	}
 	for gateways, most := range map[int]float64{1: 0.5, 2: 4} {
-		guess(t, Config{Engines: engines, Gateways: gateways}, src.Rate(2.7)).check(t, most)
+		guess(t, Config{Engines: engines, Gateways: gateways}, src.Rate(2.7).First(2000)).check(t, most)
 	}
 }
 
