@@ -35,6 +35,7 @@ type Candidate struct {
 	// What the router's predictor expects; 0 where nothing is predicted.
 	P50, P95 time.Duration // of the time to first token
 	TPOT     time.Duration // between tokens, with this request decoding as well
+	Young    bool          // its speed is not known yet
 	Stale    bool          // the engine's own numbers are older than they should be
 	Harmed   int           // requests decoding there that would newly miss their TPOT objective
 	Pending  int           // prompt tokens ahead of it, of this gateway and others

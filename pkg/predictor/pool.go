@@ -107,6 +107,7 @@ type Forecast struct {
 	Pending int           // prompt tokens ahead of it
 	Regime  Regime
 	Kind    Kind // the estimator whose word it is
+	Young   bool // the instance's speed is not known yet
 }
 
 // Predict says what to expect of w on the instance.
@@ -124,7 +125,7 @@ func (p *Pool) Predict(now time.Time, i *Instance, w Work) Forecast {
 	}
 	return Forecast{
 		Prediction: said.prediction(&v), TPOT: duration(v.harm.tpot), Harmed: v.harm.missed,
-		Pending: int(v.features[PendingTokens]), Regime: v.regime, Kind: kind,
+		Pending: int(v.features[PendingTokens]), Regime: v.regime, Kind: kind, Young: v.young,
 	}
 }
 

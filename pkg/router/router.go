@@ -118,7 +118,7 @@ func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
 		tell(r.foresight.Instances[c[k].Index], c[k].Signals)
 		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(req.PromptTokens-c[k].Cached))
 		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
-		c[k].Harmed, c[k].Pending = f.Harmed, f.Pending
+		c[k].Harmed, c[k].Pending, c[k].Young = f.Harmed, f.Pending, f.Young
 		c[k].Stale = !c[k].Signals.At.IsZero() && c[k].Signals.Age(now) > staleAfter
 		r.foresight.account(now, &c[k], req)
 	}

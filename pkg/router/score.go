@@ -80,6 +80,9 @@ const explore = 0.01
 // / its objective).
 func headroom(rng *rand.Rand) Policy {
 	return PolicyFunc(func(now time.Time, req *Request, c []backends.Candidate) int {
+		if i := unknown(rng, c); i >= 0 {
+			return i
+		}
 		best, left := bestP95(c), req.left(now)
 		pick, lowest := 0, 0.0
 		for i := range c {
@@ -95,6 +98,24 @@ func headroom(rng *rand.Rand) Policy {
 		}
 		return pick
 	})
+}
+
+// getToKnow is the share of choices that go to an idle engine whose speed is
+// not known yet, if there is one.
+const getToKnow = 0.1
+
+// unknown now and then returns an idle engine of unknown speed, so that one
+// that is new, or was long out, is not left out for its guessed one; else -1.
+func unknown(rng *rand.Rand, c []backends.Candidate) int {
+	for i := range c {
+		if c[i].Young && isIdle(&c[i]) && c[i].Load.Penalty == 0 {
+			if rng.Float64() < getToKnow {
+				return i
+			}
+			return -1
+		}
+	}
+	return -1
 }
 
 // left is what remains of the budget for the first token; at least 10 ms.

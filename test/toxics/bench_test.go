@@ -73,6 +73,7 @@ func startBench(t *testing.T, health, timeouts string) *bench {
 	beside := fmt.Sprintf(`{name: clean, url: "http://%s", timeouts: %s}`, clean, slow)
 	b.gateway = live.Start(t, fmt.Sprintf(live.Listen+`
 defaults:
+  policy: least-inflight
   health: %s
   retry: {budget_min: 20}
 models:

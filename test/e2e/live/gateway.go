@@ -30,10 +30,11 @@ type Gateway struct {
 }
 
 // Listen is the part of a configuration that has a gateway listen on free
-// ports of the loopback.
+// ports of the loopback, and sends engines nothing of its own but probes.
 const Listen = `
 server: {listen: "127.0.0.1:0", debug_headers: true}
 telemetry: {listen: "127.0.0.1:0"}
+warm_up: {enabled: false}
 `
 
 // Start serves the configuration until Stop, or the end of the test.
