@@ -2,6 +2,7 @@ package predictor_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -20,10 +21,12 @@ func BenchmarkPredict(b *testing.B) {
 		for _, n := range []int{10, 100} {
 			b.Run(fmt.Sprintf("%v/%d", kind, n), func(b *testing.B) {
 				f := newBusyFleet(b, kind, n)
+				tokens := 800
 				b.ReportAllocs()
 				for b.Loop() {
+					tokens ^= 1 // nobody asks the same twice
 					for _, i := range f.instances {
-						f.pool.Predict(f.now, i, prompt(800))
+						f.pool.Predict(f.now, i, prompt(tokens))
 					}
 				}
 			})
@@ -61,7 +64,7 @@ func newBusyFleet(b *testing.B, kind predictor.Kind, n int) *busyFleet {
 	b.Helper()
 	rules := predictor.Rules{LowRate: 1e9, VolatileCV: 1e9, MaxMAPE: 1e9}
 	if kind == predictor.LightGBM {
-		rules = predictor.Rules{VolatileCV: 1e-9, MaxMAPE: 1e9}
+		rules = predictor.Rules{VolatileCV: 1e-9, MinSamples: math.MaxInt}
 	}
 	f := &busyFleet{pool: predictor.NewPool("m", rules, nil), now: t0}
 	f.pool.SetModel(grown(b, 200, 31))

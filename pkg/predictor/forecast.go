@@ -74,9 +74,8 @@ type runner struct {
 
 func (i *Instance) runner(now float64, w Work) runner {
 	v := runner{Instance: i, now: now, t: i.anchor, speed: i.speed.fitted, own: w, budget: i.budget}
-	pace := math.Exp(i.speed.pace)
 	for k := range v.speed {
-		v.speed[k] *= pace
+		v.speed[k] *= i.speed.factor
 	}
 	v.decoding = float64(i.decoding) + i.others.decoding
 	v.context = i.context + i.others.context
@@ -260,7 +259,7 @@ func (i *Instance) endingShare() float64 {
 		return 1 / usual
 	}
 	sum := 0.0
-	for f := range i.running {
+	for _, f := range i.running {
 		length := usual
 		if f.Max > 0 {
 			length = min(usual, float64(f.Max))

@@ -5,6 +5,7 @@ import "math"
 // harm is what a request would do to the time between tokens.
 type harm struct {
 	tpot   float64 // its own, in seconds
+	own    float64 // of computing its own prompt, in seconds: so much later everybody's next token is
 	missed int     // requests decoding there that would newly miss their objective
 }
 
@@ -32,20 +33,38 @@ func (i *Instance) harm(t float64, w Work) harm {
 	before := stretch * i.stepAt(n, held)
 	after := stretch * i.stepAt(n+1, held+float64(w.Prompt)+i.output.mean()/2)
 	own := i.prefill(w.Prompt, w.Uncached)
-	h := harm{tpot: after}
-	for f := range i.running {
-		limit := f.TPOT.Seconds()
-		if limit == 0 || !f.Stream {
-			continue
+	h := harm{tpot: after, own: own}
+	for _, f := range i.running {
+		if i.keeps(f, t+stall, before) && !i.keeps(f, t+stall+own, after) {
+			h.missed++
 		}
-		toCome := max(i.output.mean()-float64(f.tokens), fewToCome)
-		total := float64(f.tokens) + toCome
-		sofar := t - f.first + stall
-		if lost := sofar+toCome*before > limit*total; !lost && sofar+own+toCome*after > limit*total {
+	}
+	for _, f := range i.pending {
+		if i.keeps(f, t+stall, before) && !i.keeps(f, t+stall+own, after) {
 			h.missed++
 		}
 	}
 	return h
+}
+
+// keeps reports whether an answer keeps what it was promised if its tokens to
+// come begin at t and have that gap.
+func (i *Instance) keeps(f *Flight, t, gap float64) bool {
+	usual := i.output.mean()
+	if f.limit > 0 && f.Stream && f.state == decodingFlight {
+		toCome := max(usual-float64(f.tokens), fewToCome)
+		if t-f.first+toCome*gap > f.limit*(float64(f.tokens)+toCome) {
+			return false
+		}
+	}
+	if f.end == 0 {
+		return true
+	}
+	seen := float64(f.tokens)
+	if f.state == decodingFlight && !f.Stream {
+		seen = (t - f.first) / gap
+	}
+	return t+max(usual-seen, usual/4)*gap <= f.end
 }
 
 // stepAt is the time of a step that decodes only.

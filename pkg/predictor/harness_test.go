@@ -146,6 +146,7 @@ type oracle struct {
 	mu       sync.Mutex
 	p50, p95 float64 // logarithms over the base
 	err      error
+	asked    int
 }
 
 func (o *oracle) say(p50, p95 float64, err error) {
@@ -157,6 +158,7 @@ func (o *oracle) say(p50, p95 float64, err error) {
 func (o *oracle) Predict([]float64) (p50, p95 float64, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.asked++
 	return o.p50, o.p95, o.err
 }
 

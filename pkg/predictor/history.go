@@ -10,6 +10,10 @@ type responses struct {
 	sum, count           float64 // of answers since the previous scrape
 	n, cpuMean, timeMean float64 // decayed moments over scrapes
 	covariance           float64
+
+	known       float64 // the last entropy asked for
+	knownMinute int64   // as of which it is
+	isKnown     bool    // no answer has come since
 }
 
 // responseBins are a factor of √2 wide, from 1 ms.
@@ -31,12 +35,21 @@ func (r *responses) add(t, seconds float64) {
 	s.counts[min(bin, responseBins-1)]++
 	r.sum += seconds
 	r.count++
+	r.isKnown = false
 }
 
 // entropy is −Σ p·ln p over the bins, in nats; NaN with fewer than 20 answers.
 func (r *responses) entropy(t float64) float64 {
+	minute := int64(t / 60)
+	if !r.isKnown || minute != r.knownMinute {
+		r.known, r.knownMinute, r.isKnown = r.entropyAt(minute), minute, true
+	}
+	return r.known
+}
+
+func (r *responses) entropyAt(minute int64) float64 {
 	var counts [responseBins]float64
-	total, minute := 0.0, int64(t/60)
+	total := 0.0
 	for i := range r.slices {
 		s := &r.slices[i]
 		if s.minute <= minute-int64(len(r.slices)) {

@@ -2,6 +2,7 @@ package predictor
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -27,9 +28,9 @@ type Instance struct {
 	step   uint64  // number of the step that began at anchor
 	last   span    // the step that ended at anchor, not learned yet
 
-	gaps       gaps             // time between steps while something decodes
-	running    map[*Flight]bool // own, past their first token
-	firstToken float64          // time of the last first token; NaN before it
+	gaps       gaps      // time between steps while something decodes
+	running    []*Flight // own, past their first token
+	firstToken float64   // time of the last first token; NaN before it
 
 	scrape   Scrape
 	scrapeAt float64
@@ -72,7 +73,8 @@ type Work struct {
 	Max      int // tokens the client allows; 0 if it did not say
 	Turn     int // user messages; 0 if unknown
 	Stream   bool
-	TPOT     time.Duration // what the request's contract allows between tokens; 0 if nothing
+	TPOT     time.Duration // what the request's contract allows between tokens; 0 if it says nothing
+	E2E      time.Duration // what is left of what it allows for the whole answer; 0 if it says nothing
 }
 
 // Flight is one attempt under way on an instance. Its methods are safe for
@@ -88,6 +90,8 @@ type Flight struct {
 	due      float64 // expected first token; decides for answers in one piece
 	state    flightState
 	expected float64 // cached tokens believed in when it was sent
+	limit    float64 // of its time between tokens; 0: none was promised
+	end      float64 // when the whole answer is due; 0: never
 }
 
 type flightState uint8
@@ -102,7 +106,7 @@ const (
 func NewInstance(prior Speed) *Instance {
 	return &Instance{
 		speed: newSpeedometer(prior), budget: 8192, slots: math.Inf(1),
-		firstToken: math.NaN(), running: map[*Flight]bool{}, scrape: unknownScrape(), scrapeAt: math.NaN(),
+		firstToken: math.NaN(), scrape: unknownScrape(), scrapeAt: math.NaN(),
 		output: outputs{tokens: 1000, ended: 5}, promptOf: mean{value: 500, weight: 2}, trust: mean{value: 1, weight: 2000},
 	}
 }
@@ -137,18 +141,29 @@ func (i *Instance) seconds(now time.Time) float64 {
 
 // Send notes that an attempt is on its way.
 func (i *Instance) Send(now time.Time, w Work) *Flight {
+	f := &Flight{}
+	i.send(now, w, f)
+	return f
+}
+
+// send fills in the flight.
+func (i *Instance) send(now time.Time, w Work, f *Flight) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	t := i.seconds(now)
 	i.settleSilent(t)
-	f := &Flight{on: i, Work: w, sent: t, left: float64(max(w.Uncached, 1)), expected: float64(w.Prompt - w.Uncached)}
+	*f = Flight{
+		on: i, Work: w, sent: t, left: float64(max(w.Uncached, 1)), expected: float64(w.Prompt - w.Uncached), limit: w.TPOT.Seconds(),
+	}
+	if w.E2E != 0 {
+		f.end = t + w.E2E.Seconds()
+	}
 	f.due = t + i.forecast(t, w).seconds
 	if i.idle() {
 		i.startWork(t)
 	}
 	i.pending = append(i.pending, f)
 	i.promptOf.add(float64(w.Uncached), 0.98)
-	return f
 }
 
 func (i *Instance) idle() bool { return len(i.pending) == 0 && i.decoding == 0 }
@@ -185,7 +200,7 @@ func (f *Flight) Token(now time.Time) {
 // shorter than one at rest.
 func (i *Instance) beginsStep(t float64, f *Flight) bool {
 	since := t - i.anchor
-	rest := i.speed.fitted[steps] * math.Exp(i.speed.pace)
+	rest := i.speed.fitted[steps] * i.speed.factor
 	return i.fresh || since > 0.3*rest || f.step == i.step && since > 0.05*rest
 }
 
@@ -284,9 +299,9 @@ func (i *Instance) begin(t float64, f *Flight) {
 		i.compute(&i.last, f, f.left)
 	}
 	i.firstToken = t
-	i.leaveQueue(f)
+	i.pending = without(i.pending, f)
 	f.state, f.first = decodingFlight, t
-	i.running[f] = true
+	i.running = append(i.running, f)
 	i.decoding++
 	if f.Stream {
 		i.streams++
@@ -294,13 +309,12 @@ func (i *Instance) begin(t float64, f *Flight) {
 	i.context += float64(f.Prompt)
 }
 
-func (i *Instance) leaveQueue(f *Flight) {
-	for k, p := range i.pending {
-		if p == f {
-			i.pending = append(i.pending[:k], i.pending[k+1:]...)
-			return
-		}
+// without takes f out of the flights, which keep their order.
+func without(flights []*Flight, f *Flight) []*Flight {
+	if k := slices.Index(flights, f); k >= 0 {
+		return slices.Delete(flights, k, k+1)
 	}
+	return flights
 }
 
 // learnLast teaches the speedometer the step that ended at the anchor. It
@@ -347,9 +361,9 @@ func (f *Flight) Done(now time.Time, completed bool) {
 	}
 	switch f.state {
 	case pendingFlight:
-		i.leaveQueue(f)
+		i.pending = without(i.pending, f)
 	case decodingFlight:
-		delete(i.running, f)
+		i.running = without(i.running, f)
 		i.decoding--
 		if f.Stream {
 			i.streams--
@@ -380,17 +394,17 @@ func (i *Instance) restart() {
 	for _, f := range i.pending {
 		f.state = endedFlight
 	}
-	for f := range i.running {
+	for _, f := range i.running {
 		f.state = endedFlight
 	}
-	clear(i.running)
-	i.pending, i.decoding, i.streams, i.context = i.pending[:0], 0, 0, 0
+	i.pending, i.running = nil, nil
+	i.decoding, i.streams, i.context = 0, 0, 0
 	i.last.valid, i.others, i.full = false, others{}, 0
 	i.slots = math.Inf(1)
 	i.scrape, i.scrapeAt = unknownScrape(), math.NaN()
 	i.speed.sums[0].forget(0.2)
 	i.speed.sums[1].forget(0.2)
-	i.speed.pace = 0
+	i.speed.setPace(0)
 }
 
 // Scraped takes what the engine's metrics said, unless it was told before.

@@ -1,6 +1,7 @@
 package predictor
 
 import (
+	"maps"
 	"math"
 	"reflect"
 	"sync"
@@ -9,8 +10,8 @@ import (
 )
 
 // Model is a trained pair of heads. It gives the logarithms of P50 and P95
-// over the base of a row in the order of Schema; it must be safe for
-// concurrent use.
+// over the base of a row in the order of Schema; it must say the same
+// of the same row, and be safe for concurrent use.
 type Model interface {
 	Predict(row []float64) (p50, p95 float64, err error)
 }
@@ -58,17 +59,19 @@ type Pool struct {
 	calibrated [Kinds]*calibration
 	judges     [Kinds][Regimes + 1]judge
 	shifts     [Kinds]shift
+	lately     map[*Instance]*lately
 	serving    Kind
 	since      time.Time // of the last switch; zero before it
 	ousted     [Kinds]bool
 	looked     time.Time // when the rule was last asked
-	row        Features  // the one being asked about: models take slices
+	answers    map[*Instance]*answer
 }
 
 // NewPool returns a pool that begins with the linear estimator.
 func NewPool(name string, rules Rules, watch Watch) *Pool {
 	p := &Pool{name: name, rules: rules.withDefaults(), watch: watch, linear: newLinear(), serving: Linear,
-		rate: math.NaN(), cv: math.NaN()}
+		rate: math.NaN(), cv: math.NaN(), lately: map[*Instance]*lately{},
+		answers: map[*Instance]*answer{}}
 	for k := range p.calibrated {
 		p.calibrated[k] = newCalibration()
 	}
@@ -87,6 +90,7 @@ func (p *Pool) SetModel(m Model) {
 	p.calibrated[LightGBM] = newCalibration()
 	p.judges[LightGBM] = [Regimes + 1]judge{}
 	p.shifts[LightGBM] = shift{}
+	clear(p.answers)
 	if m == nil {
 		p.model.Store(nil)
 		return
@@ -102,12 +106,14 @@ func sameModel(a, b Model) bool {
 // Forecast is what a router is told of one request on one instance.
 type Forecast struct {
 	Prediction
-	TPOT    time.Duration // of the request, over its whole answer there
-	Harmed  int           // requests decoding there that would newly miss their TPOT objective for it
-	Pending int           // prompt tokens ahead of it
-	Regime  Regime
-	Kind    Kind // the estimator whose word it is
-	Young   bool // the instance's speed is not known yet
+	TPOT     time.Duration // of the request, over its whole answer there
+	Own      time.Duration // computing what is not cached of its prompt
+	Decoding int           // requests past their first token there
+	Harmed   int           // requests decoding there that would newly miss their TPOT objective for it
+	Pending  int           // prompt tokens ahead of it
+	Regime   Regime
+	Kind     Kind // the estimator whose word it is
+	Young    bool // the instance's speed is not known yet
 }
 
 // Predict says what to expect of w on the instance.
@@ -124,8 +130,9 @@ func (p *Pool) Predict(now time.Time, i *Instance, w Work) Forecast {
 		said, _ = p.say(kind, i, &v)
 	}
 	return Forecast{
-		Prediction: said.prediction(&v), TPOT: duration(v.harm.tpot), Harmed: v.harm.missed,
-		Pending: int(v.features[PendingTokens]), Regime: v.regime, Kind: kind, Young: v.young,
+		Prediction: said.prediction(&v), TPOT: duration(v.harm.tpot), Own: duration(v.harm.own), Harmed: v.harm.missed,
+		Decoding: int(v.features[DecodeRequests]),
+		Pending:  int(v.features[PendingTokens]), Regime: v.regime, Kind: kind, Young: v.young,
 	}
 }
 
@@ -169,7 +176,7 @@ func (p *Pool) say(k Kind, i *Instance, v *view) (s saying, ok bool) {
 	case Linear:
 		s.rawP50, s.rawP95 = p.linear.predict(&v.features, v.regime)
 	case LightGBM:
-		if s.rawP50, s.rawP95, ok = p.ask(v); !ok {
+		if s.rawP50, s.rawP95, ok = p.ask(i, v); !ok {
 			return s, false
 		}
 	}
@@ -180,15 +187,36 @@ func (p *Pool) say(k Kind, i *Instance, v *view) (s saying, ok bool) {
 	return s, true
 }
 
-// ask evaluates the trained model; called with mu held. What is not a number, or further from the
-// base than any model should be, is nothing.
-func (p *Pool) ask(v *view) (p50, p95 float64, ok bool) {
+// answer is what the trained model said last of an instance. A request that is
+// sent was asked about just before, when the instance was chosen.
+type answer struct {
+	row      Features
+	p50, p95 float64
+	ok       bool
+}
+
+// ask evaluates the trained model; called with mu held.
+func (p *Pool) ask(i *Instance, v *view) (p50, p95 float64, ok bool) {
 	m := p.model.Load()
 	if m == nil {
 		return 0, 0, false
 	}
-	p.row = v.features
-	p50, p95, err := (*m).Predict(p.row[:])
+	a := p.answers[i]
+	if a == nil {
+		a = &answer{}
+		p.answers[i] = a
+	} else if a.row.same(&v.features) {
+		return a.p50, a.p95, a.ok
+	}
+	a.row = v.features
+	a.p50, a.p95, a.ok = evaluate(*m, a.row[:])
+	return a.p50, a.p95, a.ok
+}
+
+// evaluate asks a model. What is not a number, or further from the base than any
+// model should be, is nothing.
+func evaluate(m Model, row []float64) (p50, p95 float64, ok bool) {
+	p50, p95, err := m.Predict(row)
 	if err != nil || !(math.Abs(p50) < 5) || !(math.Abs(p95) < 5) {
 		return 0, 0, false
 	}
@@ -200,7 +228,7 @@ func (p *Pool) ask(v *view) (p50, p95 float64, ok bool) {
 type Attempt struct {
 	pool   *Pool
 	on     *Instance
-	flight *Flight
+	flight Flight
 	view   view
 	said   [Kinds]saying
 	spoke  [Kinds]bool
@@ -228,7 +256,7 @@ func (p *Pool) Begin(now time.Time, i *Instance, w Work) *Attempt {
 		a.sample.Served = Analytic
 	}
 	p.mu.Unlock()
-	a.flight = i.Send(now, w)
+	i.send(now, w, &a.flight)
 	return a
 }
 
@@ -316,6 +344,9 @@ func (p *Pool) observe(now time.Time, a *Attempt, ttft time.Duration, censored b
 // only those who had predicted less. Called with mu held.
 func (p *Pool) learn(now time.Time, a *Attempt, truth float64, censored bool) (*Switch, []Alarm) {
 	y := math.Log(truth / a.view.base)
+	if !censored {
+		p.remember(now, a, truth)
+	}
 	var alarms []Alarm
 	for k := range Kinds {
 		if !a.spoke[k] || censored && y < a.said[k].p95 {
@@ -388,6 +419,8 @@ func (p *Pool) keep(alive map[*Instance]bool) {
 	for _, c := range p.calibrated {
 		c.keep(alive)
 	}
+	maps.DeleteFunc(p.lately, func(i *Instance, _ *lately) bool { return !alive[i] })
+	maps.DeleteFunc(p.answers, func(i *Instance, _ *answer) bool { return !alive[i] })
 }
 
 // Report is a pool's state for metrics and operators.

