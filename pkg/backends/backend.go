@@ -28,6 +28,7 @@ type Spec struct {
 	Weight   float64           // relative capacity; 0 means 1
 	Draining bool              // gets no new work
 	WarmUp   bool              // gets warm-up prompts before requests when it is new or was restarted
+	Standby  bool              // gets no requests until Pool.CallIn, and warm-up prompts then
 	Labels   map[string]string // gpu, cuda, quantization, topology, ...
 
 	AuthHeader string // header that carries the gateway's credential; empty for none
@@ -59,6 +60,7 @@ type live struct {
 	cpu     rateOf
 	cache   prefixCache
 	ready   readiness
+	standby standby
 }
 
 func newLive() *live {
@@ -81,8 +83,9 @@ type Status struct {
 	Load    Load
 	State   State
 	Ready   Readiness
-	Up      bool   // what active probes say; true until the first verdict
-	Breaker string // closed, half-open or open
+	Up      bool    // what active probes say; true until the first verdict
+	Breaker string  // closed, half-open or open
+	Weight  float64 // capacity, reduced during slow start
 	Signals Signals
 }
 
@@ -96,6 +99,7 @@ func (b *Backend) Status(now time.Time) Status {
 		Ready:   b.readiness(),
 		Up:      !b.health.down,
 		Breaker: b.breaker.state().String(),
+		Weight:  b.rampedWeight(now),
 		Signals: *b.signals,
 	}
 }

@@ -35,6 +35,8 @@ type Candidate struct {
 	// What the router's predictor expects; 0 where nothing is predicted.
 	P50, P95 time.Duration // of the time to first token
 	TPOT     time.Duration // between tokens, with this request decoding as well
+	Own      time.Duration // computing what is not cached of its prompt: what every answer there is held up by it
+	Decoding int           // requests past their first token there, of this gateway and others
 	Young    bool          // its speed is not known yet
 	Stale    bool          // the engine's own numbers are older than they should be
 	Harmed   int           // requests decoding there that would newly miss their TPOT objective
@@ -132,8 +134,8 @@ type survey struct {
 	retry    time.Duration // shortest time a breaker stays open; 0: none is
 }
 
-// survey lists who may be chosen: the healthy, or everyone who is not
-// draining; of these the ready, if enough are. The list is valid until the next
+// survey lists who may be chosen: the healthy that do not stand by, or everyone who
+// is not draining; of these the ready, if enough are. The list is valid until the next
 // survey.
 func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) survey {
 	s := survey{free: p.claims.buf[:0]}
@@ -151,6 +153,7 @@ func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) su
 func (s *survey) add(now time.Time, w Work, i int, b *Backend, everyone, tried bool) {
 	state, full := b.state(now), b.full()
 	switch {
+	case b.keptBack() && !everyone:
 	case b.breaker.refuses():
 		if s.retry == 0 || b.Health.BreakerOpen < s.retry {
 			s.retry = b.Health.BreakerOpen
@@ -322,8 +325,8 @@ func (c *Claim) settle(now time.Time, o Outcome) (reason string, wanted bool) {
 
 // eject takes b out if that keeps the ceiling: the ejected backends, counting
 // this one, stay within MaxEjected of the pool (but one may always go), and
-// small pools eject nobody. Backends that are draining or down are no part of
-// the pool here. One backend is locked at a time, since pools share engines.
+// small pools eject nobody. Backends that are draining, down or stand by are no
+// part of the pool here. One backend is locked at a time, since pools share engines.
 func (p *Pool) eject(now time.Time, b *Backend) bool {
 	p.claims.mu.Lock()
 	defer p.claims.mu.Unlock()
@@ -334,6 +337,9 @@ func (p *Pool) eject(now time.Time, b *Backend) bool {
 		}
 		other.mu.Lock()
 		state := other.state(now)
+		if other.keptBack() {
+			state = Draining
+		}
 		other.mu.Unlock()
 		switch state {
 		case Ejected, Probation:

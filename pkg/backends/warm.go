@@ -9,8 +9,10 @@ import (
 // graphs, a prefix cache. It stands beside State, which is about health.
 type Readiness string
 
-// The states, in the order in which an engine goes through them.
+// The states: of one that stands by, then in the order in which an engine goes through them.
 const (
+	StandingBy Readiness = "standby" // it waits to be called in
+
 	Cold      Readiness = "cold"     // new, or started again
 	Warming   Readiness = "warming"  // it is sent warm-up prompts
 	Ready     Readiness = "ready"    // it takes requests
@@ -18,12 +20,13 @@ const (
 )
 
 // Readinesses gives all states.
-func Readinesses() []Readiness { return []Readiness{Cold, Warming, Ready, Finishing} }
+func Readinesses() []Readiness { return []Readiness{StandingBy, Cold, Warming, Ready, Finishing} }
 
 // Why an engine is cold.
 const (
 	WhyNew       = "new"       // it came with a later configuration, or was not there when the gateway started
 	WhyRestarted = "restarted" // its start time is another, or its counters began again
+	WhyCalled    = "called"    // it stood by, and a further instance was wanted
 	WhyReturned  = "returned"  // it was down, and what it says does not tell whether it was started again
 )
 
@@ -119,6 +122,8 @@ func (b *Backend) readiness() Readiness {
 	switch {
 	case b.Draining:
 		return Finishing
+	case b.standsBy():
+		return StandingBy
 	case b.unready():
 		return b.ready.state
 	default:
@@ -148,7 +153,7 @@ func (b *Backend) BeginWarmUp(now time.Time) *WarmUp {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := &b.ready
-	if !b.WarmUp || b.Draining || b.health.down || r.state != Cold || now.Before(r.resting) {
+	if !b.WarmUp || b.Draining || b.standsBy() || b.health.down || r.state != Cold || now.Before(r.resting) {
 		return nil
 	}
 	r.state = Warming
@@ -188,6 +193,9 @@ func (w *WarmUp) End(now time.Time, how WarmUpEnd) Readiness {
 	}
 	if how == WarmUpFailed {
 		r.failed++
+	}
+	if how == WarmedUp {
+		w.Backend.load.penalty = 0 // it has answered since it failed
 	}
 	if how == WarmedUp || r.failed >= maxWarmUps {
 		r.state, r.back = Ready, time.Time{}

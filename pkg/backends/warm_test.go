@@ -265,3 +265,19 @@ func TestWarmUpIsNoTraffic(t *testing.T) {
 		t.Errorf("%+v, before %+v", got, before)
 	}
 }
+
+// TestWarmUpClearsPenalty: failures of the engine that was do not weigh on the
+// one that answered its warm-up.
+func TestWarmUpClearsPenalty(t *testing.T) {
+	for how, want := range map[backends.WarmUpEnd]float64{backends.WarmedUp: 0, backends.WarmUpFailed: 1, backends.WarmUpDropped: 1} {
+		p := testPool(spec("a", warmed))
+		b := p.Backends[0]
+		b.SetSignals(said(0, -99))
+		end(t, p, after(1), "a", backends.Fault)
+		b.SetSignals(said(1, 1))
+		b.BeginWarmUp(after(1)).End(after(1), how)
+		if got := b.Load(after(1)).Penalty; got != want {
+			t.Errorf("end %v: penalty %v, want %v", how, got, want)
+		}
+	}
+}
