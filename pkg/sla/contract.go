@@ -48,9 +48,10 @@ type Spec struct {
 	// Objectives are what was promised. Several for one metric are fine, and so are some metrics only.
 	Objectives []Objective `yaml:"objectives" required:"[{metric: ttft, percentile: 95, threshold: 320ms}]" max:"16"`
 	// VisibleLimit is the longest wait for the first token that one request may
-	// bear; past it an answer is of no use.
+	// bear; past it an answer is of no use, and a request that waits is shed.
 	VisibleLimit Duration `yaml:"visible_limit,omitempty" min:"1ms" max:"24h"`
-	// Burst is by how much the rate may exceed its usual and still be covered, such as 30%.
+	// Burst is by how much the rate may exceed its usual and still be covered, such
+	// as 30%; what is more is let in after the others of its criticality.
 	Burst Share `yaml:"burst,omitempty" min:"0%" max:"1000%"`
 	// MinKVReuse is the share of a prompt's tokens that should be found in the
 	// chosen instance's cache; routing keeps sessions and prefixes together for it.

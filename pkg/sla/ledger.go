@@ -137,7 +137,7 @@ func (l *Ledger) Record(now time.Time, instance string, c *Contract, out Outcome
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var verdicts [maxObjectives]verdict
+	var verdicts [maxObjectives]Verdict
 	at := now.UnixNano()
 	a.book(at, &out, &verdicts)
 	if instance == "" {
@@ -156,17 +156,17 @@ func (l *Ledger) Record(now time.Time, instance string, c *Contract, out Outcome
 }
 
 // book judges an outcome and writes it into the contract's windows.
-func (a *account) book(at int64, out *Outcome, verdicts *[maxObjectives]verdict) {
+func (a *account) book(at int64, out *Outcome, verdicts *[maxObjectives]Verdict) {
 	var seen [len(metrics)]bool
 	for i := range a.books {
 		b := &a.books[i]
-		v, value := b.objective.judge(out)
+		v, value := b.objective.Judge(out)
 		verdicts[i] = v
-		if v == neutral {
+		if v == Neutral {
 			continue
 		}
 		for _, r := range b.rings {
-			r.add(at, v == missed)
+			r.add(at, v == Missed)
 		}
 		if seen[b.metric] {
 			continue
@@ -180,8 +180,8 @@ func (a *account) book(at int64, out *Outcome, verdicts *[maxObjectives]verdict)
 
 // whole judges the request against all governing objectives together: missed
 // when one was, met when nothing was missed and something was met.
-func (a *account) whole(verdicts *[maxObjectives]verdict) verdict {
-	sum := neutral
+func (a *account) whole(verdicts *[maxObjectives]Verdict) Verdict {
+	sum := Neutral
 	for i := range a.books {
 		if a.books[i].governs {
 			sum = max(sum, verdicts[i])
@@ -219,7 +219,7 @@ func newTally(c *Contract) tally {
 	return tally{good: both[:n:n], total: both[n:]}
 }
 
-func (t *tally) add(at int64, halfLife time.Duration, whole verdict, verdicts *[maxObjectives]verdict) {
+func (t *tally) add(at int64, halfLife time.Duration, whole Verdict, verdicts *[maxObjectives]Verdict) {
 	f := t.decay(at, halfLife)
 	for i := range t.total {
 		t.good[i] *= f
@@ -228,10 +228,10 @@ func (t *tally) add(at int64, halfLife time.Duration, whole verdict, verdicts *[
 		if i > 0 {
 			v = verdicts[i-1]
 		}
-		if v != neutral {
+		if v != Neutral {
 			t.total[i]++
 		}
-		if v == met {
+		if v == Met {
 			t.good[i]++
 		}
 	}

@@ -31,25 +31,25 @@ func TestJudge(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		out  Outcome
-		want [4]verdict // ttft, tpot, e2e, availability
+		want [4]Verdict // ttft, tpot, e2e, availability
 	}{
-		{"good", good, [4]verdict{met, met, met, met}},
-		{"late", late, [4]verdict{missed, met, met, met}},
-		{"at the threshold", Outcome{TTFT: 320 * ms, TPOT: 80 * ms, E2E: 2 * time.Second}, [4]verdict{met, met, met, met}},
-		{"just past it", Outcome{TTFT: 320*ms + 1, TPOT: 80*ms + 1, E2E: 2*time.Second + 1}, [4]verdict{missed, missed, missed, met}},
-		{"one token", Outcome{TTFT: 100 * ms, E2E: 100 * ms}, [4]verdict{met, neutral, met, met}},
-		{"not streamed", Outcome{E2E: time.Second}, [4]verdict{neutral, neutral, met, met}},
-		{"failed before a token", Outcome{End: Failed, E2E: 50 * ms}, [4]verdict{missed, neutral, missed, missed}},
-		{"failed later", Outcome{End: Failed, TTFT: 100 * ms, TPOT: 10 * ms, E2E: time.Second}, [4]verdict{met, met, missed, missed}},
-		{"shed", Outcome{End: Refused}, [4]verdict{missed, neutral, missed, missed}},
-		{"left early", Outcome{End: Left, E2E: 300 * ms}, [4]verdict{neutral, neutral, neutral, neutral}},
-		{"left when due", Outcome{End: Left, E2E: 320 * ms}, [4]verdict{neutral, neutral, neutral, neutral}},
-		{"left when overdue", Outcome{End: Left, E2E: 321 * ms}, [4]verdict{missed, neutral, neutral, neutral}},
-		{"left while reading", Outcome{End: Left, TTFT: 100 * ms, TPOT: 90 * ms, E2E: time.Second}, [4]verdict{met, missed, neutral, neutral}},
-		{"left a slow answer", Outcome{End: Left, TTFT: 100 * ms, E2E: 3 * time.Second}, [4]verdict{met, neutral, missed, neutral}},
+		{"good", good, [4]Verdict{Met, Met, Met, Met}},
+		{"late", late, [4]Verdict{Missed, Met, Met, Met}},
+		{"at the threshold", Outcome{TTFT: 320 * ms, TPOT: 80 * ms, E2E: 2 * time.Second}, [4]Verdict{Met, Met, Met, Met}},
+		{"just past it", Outcome{TTFT: 320*ms + 1, TPOT: 80*ms + 1, E2E: 2*time.Second + 1}, [4]Verdict{Missed, Missed, Missed, Met}},
+		{"one token", Outcome{TTFT: 100 * ms, E2E: 100 * ms}, [4]Verdict{Met, Neutral, Met, Met}},
+		{"not streamed", Outcome{E2E: time.Second}, [4]Verdict{Neutral, Neutral, Met, Met}},
+		{"failed before a token", Outcome{End: Failed, E2E: 50 * ms}, [4]Verdict{Missed, Neutral, Missed, Missed}},
+		{"failed later", Outcome{End: Failed, TTFT: 100 * ms, TPOT: 10 * ms, E2E: time.Second}, [4]Verdict{Met, Met, Missed, Missed}},
+		{"shed", Outcome{End: Refused}, [4]Verdict{Missed, Neutral, Missed, Missed}},
+		{"left early", Outcome{End: Left, E2E: 300 * ms}, [4]Verdict{Neutral, Neutral, Neutral, Neutral}},
+		{"left when due", Outcome{End: Left, E2E: 320 * ms}, [4]Verdict{Neutral, Neutral, Neutral, Neutral}},
+		{"left when overdue", Outcome{End: Left, E2E: 321 * ms}, [4]Verdict{Missed, Neutral, Neutral, Neutral}},
+		{"left while reading", Outcome{End: Left, TTFT: 100 * ms, TPOT: 90 * ms, E2E: time.Second}, [4]Verdict{Met, Missed, Neutral, Neutral}},
+		{"left a slow answer", Outcome{End: Left, TTFT: 100 * ms, E2E: 3 * time.Second}, [4]Verdict{Met, Neutral, Missed, Neutral}},
 	} {
 		for i := range c.Spec.Objectives {
-			if got, _ := c.Spec.Objectives[i].judge(&row.out); got != row.want[i] {
+			if got, _ := c.Spec.Objectives[i].Judge(&row.out); got != row.want[i] {
 				t.Errorf("%s: %s is %d, want %d", row.name, c.Spec.Objectives[i].ID(), got, row.want[i])
 			}
 		}

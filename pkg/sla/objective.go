@@ -103,21 +103,31 @@ func (t Terms) TPOTBudget() (time.Duration, bool) {
 	return tighter(budget, ok, t.tpot)
 }
 
-// Deadline is when the first token is due: the TTFT budget after acceptance, or
-// the E2E budget when that is all there is or ends earlier. False when neither
+// FirstDue is how long after acceptance the first token is due: the shortest of
+// the TTFT budget, the E2E budget and the visible limit. False when none of them
 // was promised.
-func (t Terms) Deadline(accepted time.Time, promptTokens int) (time.Time, bool) {
-	budget, ok := t.TTFTBudget(promptTokens)
-	if e2e, whole := t.E2EBudget(promptTokens); whole && (!ok || e2e < budget) {
-		budget, ok = e2e, true
+func (t Terms) FirstDue(promptTokens int) (time.Duration, bool) {
+	due, ok := t.TTFTBudget(promptTokens)
+	e2e, whole := t.E2EBudget(promptTokens)
+	if whole {
+		due, ok = tighter(due, ok, e2e)
 	}
+	if t.Contract != nil {
+		due, ok = tighter(due, ok, t.Spec.VisibleLimit.D())
+	}
+	return due, ok
+}
+
+// Deadline is when the first token is due, see FirstDue.
+func (t Terms) Deadline(accepted time.Time, promptTokens int) (time.Time, bool) {
+	due, ok := t.FirstDue(promptTokens)
 	if !ok {
 		return time.Time{}, false
 	}
-	return accepted.Add(budget), true
+	return accepted.Add(due), true
 }
 
-// tighter takes the shorter of a contract's budget and what was asked for.
+// tighter takes the shorter of a budget and what else was asked for; 0 is nothing.
 func tighter(budget time.Duration, ok bool, asked time.Duration) (time.Duration, bool) {
 	if asked > 0 && (!ok || asked < budget) {
 		return asked, true
@@ -137,6 +147,11 @@ func (c *Contract) TPOTBudget() (time.Duration, bool) { return c.Governing(TPOT)
 // from acceptance. False when nothing was promised.
 func (c *Contract) E2EBudget(promptTokens int) (time.Duration, bool) {
 	return c.Governing(E2E).budget(promptTokens)
+}
+
+// FirstDue is that of untightened Terms.
+func (c *Contract) FirstDue(promptTokens int) (time.Duration, bool) {
+	return Terms{Contract: c}.FirstDue(promptTokens)
 }
 
 // Deadline is that of untightened Terms.

@@ -29,20 +29,21 @@ type Outcome struct {
 	TPOT time.Duration
 }
 
-// verdict is what an outcome says about an objective.
-type verdict uint8
+// Verdict is what an outcome says about an objective.
+type Verdict uint8
 
+// The verdicts.
 const (
-	neutral verdict = iota // nothing
-	met
-	missed
+	Neutral Verdict = iota // it says nothing
+	Met
+	Missed
 )
 
 // beyond stands for the time of what never came.
 const beyond = time.Duration(math.MaxInt64)
 
-// judge holds an outcome against an objective and tells the value that was
-// measured, or beyond.
+// Judge holds an outcome against an objective and tells the value that was
+// measured: 0 where there is none, the longest Duration where it never came.
 //
 //   - A time that was measured is met or missed, however the request ended.
 //   - A first token or an end that never came is missed when the request failed
@@ -52,10 +53,10 @@ const beyond = time.Duration(math.MaxInt64)
 //   - An answer that was served without a TTFT was not streamed: its TTFT is not judged.
 //   - Availability is missed by failures and sheds, and says nothing of clients
 //     that left.
-func (o *Objective) judge(out *Outcome) (verdict, time.Duration) {
+func (o *Objective) Judge(out *Outcome) (Verdict, time.Duration) {
 	switch o.Metric {
 	case Availability:
-		return [...]verdict{Served: met, Failed: missed, Refused: missed, Left: neutral}[out.End], 0
+		return [...]Verdict{Served: Met, Failed: Missed, Refused: Missed, Left: Neutral}[out.End], 0
 	case TPOT:
 		return o.compare(out.TPOT, out)
 	case TTFT:
@@ -71,21 +72,21 @@ func (o *Objective) judge(out *Outcome) (verdict, time.Duration) {
 	}
 }
 
-func (o *Objective) compare(value time.Duration, out *Outcome) (verdict, time.Duration) {
+func (o *Objective) compare(value time.Duration, out *Outcome) (Verdict, time.Duration) {
 	switch {
 	case value <= 0:
-		return neutral, 0
+		return Neutral, 0
 	case value <= o.Threshold.at(out.PromptTokens):
-		return met, value
+		return Met, value
 	default:
-		return missed, value
+		return Missed, value
 	}
 }
 
 // never judges what had not come when the request ended.
-func (o *Objective) never(out *Outcome) (verdict, time.Duration) {
+func (o *Objective) never(out *Outcome) (Verdict, time.Duration) {
 	if out.End == Left && out.E2E <= o.Threshold.at(out.PromptTokens) {
-		return neutral, 0
+		return Neutral, 0
 	}
-	return missed, beyond
+	return Missed, beyond
 }

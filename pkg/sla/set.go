@@ -19,6 +19,7 @@ import (
 type Set struct {
 	contracts []*Contract // in order of precedence
 	buckets   map[bucket][]int32
+	standings []int // that its requests may have, see Rank
 	revision  string
 }
 
@@ -110,6 +111,7 @@ func newSet(contracts []*Contract) (*Set, error) {
 			}
 		}
 	}
+	s.rankAll()
 	text, err := s.Save()
 	if err != nil {
 		return nil, err

@@ -74,6 +74,27 @@ func TestNothingPromised(t *testing.T) {
 	}
 }
 
+// The first token is due when the first of what bounds it says so.
+func TestFirstDue(t *testing.T) {
+	growing := "{metric: ttft, percentile: 95, threshold: {base: 400ms, per_token: 1ms}}"
+	for _, row := range []struct {
+		text   string
+		tokens int
+		due    time.Duration
+	}{
+		{withObjectives("{metric: availability, target: 99%}", "visible_limit: 800ms"), 0, 800 * ms},
+		{withObjectives("{metric: e2e, percentile: 95, threshold: 20s}", "visible_limit: 800ms"), 0, 800 * ms},
+		{withObjectives("{metric: e2e, percentile: 95, threshold: 500ms}", "visible_limit: 800ms"), 0, 500 * ms},
+		{withObjectives(growing, "visible_limit: 800ms"), 100, 500 * ms},
+		{withObjectives(growing, "visible_limit: 800ms"), 1000, 800 * ms},
+		{withObjectives(growing), 1000, 1400 * ms},
+	} {
+		if due, ok := mustParse(t, row.text).Contract("chat").FirstDue(row.tokens); due != row.due || !ok {
+			t.Errorf("%d tokens are due after %v, %v; want %v of\n%s", row.tokens, due, ok, row.due, row.text)
+		}
+	}
+}
+
 func TestTightenBy(t *testing.T) {
 	fixed := mustParse(t, withObjectives(ttft+", {metric: tpot, percentile: 90, threshold: 80ms}")).Contract("chat")
 	scaled := mustParse(t, scaledFile).Contract("chat")

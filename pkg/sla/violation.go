@@ -46,16 +46,16 @@ func newWatch(c *Contract) watch {
 	return watch{total: both[:n:n], bad: both[n:]}
 }
 
-func (w *watch) add(at int64, opts *Options, verdicts *[maxObjectives]verdict) {
+func (w *watch) add(at int64, opts *Options, verdicts *[maxObjectives]Verdict) {
 	if w.start == 0 {
 		w.start = at - at%int64(opts.Window)
 	}
 	w.last = max(w.last, at)
 	for i := range w.total {
-		if verdicts[i] != neutral {
+		if verdicts[i] != Neutral {
 			w.total[i]++
 		}
-		if verdicts[i] == missed {
+		if verdicts[i] == Missed {
 			w.bad[i]++
 		}
 	}
