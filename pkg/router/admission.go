@@ -12,7 +12,8 @@ import (
 // Admission is how requests are let in. Zero fields mean the default named
 // beside them.
 type Admission struct {
-	// PendingTokens closes an instance while so many prompt tokens wait there. 1000
+	// PendingTokens closes an instance while so many prompt tokens wait there, to
+	// those that may join them while 16 times as many do. 1000
 	PendingTokens int
 	// MaxHeld is how many requests wait at the gateway at most, for a model. 2000
 	MaxHeld int
@@ -68,6 +69,7 @@ type queue struct {
 	mu      sync.Mutex
 	held    []*Ticket
 	tenants tenants
+	lately  lately
 }
 
 // patience is after how long those who were promised nothing are as urgent as
@@ -101,6 +103,7 @@ func (r *Router) Enter(now time.Time, req *Request, tried []*backends.Backend, n
 		t.decide(now, nil, &Shed{Reason: ShedFull, RetryAfter: retryAfter(0)})
 		return t
 	}
+	r.queue.lately.note(now, req)
 	r.queue.insert(t)
 	r.pump(now)
 	return t
@@ -267,7 +270,7 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 		return -1
 	}
 	for i := range c {
-		if isIdle(&c[i]) || !lost && r.isOpen(req, &c[i]) {
+		if isIdle(&c[i]) || !lost && r.isOpen(now, req, &c[i]) {
 			r.open = append(r.open, c[i])
 		}
 	}
@@ -278,14 +281,58 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == chosen })
 }
 
-// isOpen reports whether an instance can take the request without harm: few
-// prompt tokens are pending there, and neither a running answer nor its own
-// would newly miss the time between tokens that was promised.
-func (r *Router) isOpen(req *Request, c *backends.Candidate) bool {
-	if c.Pending >= r.admission.PendingTokens || c.Harmed > 0 {
+// isOpen reports whether an instance can take the request without harm: neither
+// a running answer nor its own would newly miss the time between tokens that was
+// promised, and few prompt tokens are pending there or it may join them.
+func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate) bool {
+	if c.Harmed > 0 || req.TPOT > 0 && c.TPOT > req.TPOT {
 		return false
 	}
-	return req.TPOT == 0 || c.TPOT <= req.TPOT
+	return c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c)
+}
+
+// inTime is how far P50 may be past what is left for the first token of a
+// request that joins others: about one in three is in time even so.
+const inTime = 1.25
+
+// mayJoin reports whether the request may wait at an engine where many prompt
+// tokens are pending: if there is about an even chance that it is in time, and
+// that one with the tightest budget would be behind it; if nobody more critical
+// may come; and if it makes few gaps between tokens longer: it was promised none
+// itself, or its prompt is mostly cached.
+func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate) bool {
+	lately := &r.queue.lately
+	if req.TTFT == 0 || req.Class > lately.class || c.Pending >= joinLimit*r.admission.PendingTokens {
+		return false
+	}
+	if req.TPOT > 0 && 2*(req.PromptTokens-c.Cached) > r.admission.PendingTokens {
+		return false
+	}
+	left := min(req.left(now), lately.budget)
+	return float64(expected(c.P50, c)) <= inTime*float64(left)
+}
+
+// lately is the most urgent that was asked for of late: what waits at engines
+// can't be passed by it.
+type lately struct {
+	budget            time.Duration // smallest for a first token
+	class             int           // most critical
+	budgetAt, classAt time.Time
+}
+
+// joinLimit is how many times PendingTokens close an instance to everybody.
+const joinLimit = 16
+
+// latelyFor is how long a request counts.
+const latelyFor = time.Minute
+
+func (l *lately) note(now time.Time, req *Request) {
+	if req.Class <= l.class || now.Sub(l.classAt) > latelyFor {
+		l.class, l.classAt = req.Class, now
+	}
+	if req.TTFT > 0 && (req.TTFT <= l.budget || now.Sub(l.budgetAt) > latelyFor) {
+		l.budget, l.budgetAt = req.TTFT, now
+	}
 }
 
 // idle counts the engines that are.

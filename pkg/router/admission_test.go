@@ -28,7 +28,7 @@ func gate(t *testing.T, n int) *router.Router {
 }
 
 func ask(tokens int, ttft time.Duration) *router.Request {
-	return &router.Request{PromptTokens: tokens, Stream: true, Accepted: t0, TTFT: ttft}
+	return &router.Request{PromptTokens: tokens, Stream: true, Accepted: t0, TTFT: ttft, TPOT: 10 * time.Second}
 }
 
 func enter(r *router.Router, now time.Time, q *router.Request) *router.Ticket {
@@ -53,7 +53,7 @@ func busy(t *testing.T, r *router.Router, n int) []*router.Ticket {
 func TestIdleIsOpen(t *testing.T) {
 	r := gate(t, 2)
 	busy(t, r, 2)
-	if k := enter(r, t0, ask(10, time.Minute)); k.Decided() {
+	if k := enter(r, t0, ask(600, time.Minute)); k.Decided() {
 		t.Errorf("let in beside 2000 pending tokens: %+v", k)
 	}
 	if r.Waiting() != 1 {
@@ -66,7 +66,7 @@ func TestFirstTokenLetsIn(t *testing.T) {
 	r := gate(t, 1)
 	first := busy(t, r, 1)[0]
 	told := 0
-	k := r.Enter(t0, ask(10, time.Minute), nil, func() { told++ })
+	k := r.Enter(t0, ask(600, time.Minute), nil, func() { told++ })
 	if k.Decided() {
 		t.Fatal("let in at once")
 	}
@@ -124,7 +124,7 @@ func TestQueueIsBounded(t *testing.T) {
 	busy(t, r, 1)
 	var last *router.Ticket
 	for range 3 {
-		last = enter(r, t0, ask(10, time.Minute))
+		last = enter(r, t0, ask(600, time.Minute))
 	}
 	if shed := (*router.Shed)(nil); !errors.As(last.Err, &shed) || shed.Reason != router.ShedFull {
 		t.Errorf("the third of two: %v", last.Err)
@@ -136,7 +136,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestLeaveGivesBack(t *testing.T) {
 	r := gate(t, 1)
 	first := busy(t, r, 1)[0]
-	k := enter(r, t0, ask(10, time.Minute))
+	k := enter(r, t0, ask(600, time.Minute))
 	r.Leave(t0, k)
 	if r.Waiting() != 0 {
 		t.Error("it still waits")

@@ -20,9 +20,14 @@ type Request struct {
 	Accepted time.Time
 	TTFT     time.Duration
 	TPOT     time.Duration
-	Contract string // name; empty: none
-	Tenant   string // for fairness; may be empty
-	Class    int    // criticality: lower ones are let in first
+	E2E      time.Duration // from Accepted
+	Contract string        // name; empty: none
+	Tenant   string        // for fairness; may be empty
+	Class    int           // criticality: lower ones are let in first
+
+	ID      string // of the request, in records
+	Label   string // its tenant as records may show it; empty if they may not
+	Explain bool   // its decisions are recorded in any case
 
 	// Blocks are chained hashes of the prompt's blocks of
 	// backends.BlockTokens tokens, from its start; empty if unknown.
@@ -43,6 +48,8 @@ type Router struct {
 	admission *Admission // nil: everybody is let in at once
 	queue     queue
 	open      []backends.Candidate // scratch, guarded by the queue's mutex
+
+	decisions *Decisions // nil: none are recorded
 }
 
 // Foresight is what a router predicts with: the pool's estimators and an
@@ -82,6 +89,13 @@ func New(pool *backends.Pool, policyName string, policy Policy) *Router {
 // Pool returns the pool the router chooses from.
 func (r *Router) Pool() *backends.Pool { return r.pool }
 
+// Policy is the policy's name.
+func (r *Router) Policy() string { return r.name }
+
+// Foresight is what the router predicts with; nil if nothing predicts. It is
+// not to be changed.
+func (r *Router) Foresight() *Foresight { return r.foresight }
+
 // Lease is one claimed slot on one backend. Whoever holds it must end it with
 // Done. It is safe for concurrent use.
 type Lease struct {
@@ -89,24 +103,37 @@ type Lease struct {
 	claim   *backends.Claim
 	policy  string             // name of the one that chose
 	attempt *predictor.Attempt // nil: nothing is predicted
+
+	decision *Decision // nil: it is not recorded
 }
 
 // Claim chooses a backend for req, leaving out those already tried, and
 // counts the work on it. The error wraps backends.ErrNoBackend.
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
-	return r.claim(now, req, tried, func(c []backends.Candidate) int { return r.policy.Pick(now, req, c) })
+	return r.claimFrom(now, req, tried, nil, func(c []backends.Candidate) int { return r.policy.Pick(now, req, c) })
 }
 
+// claim claims one of those that pickOpen offers to the policy.
 func (r *Router) claim(now time.Time, req *Request, tried []*backends.Backend, pick func([]backends.Candidate) int) (*Lease, error) {
+	return r.claimFrom(now, req, tried, r.offered, pick)
+}
+
+// claimFrom claims what pick picks. open tells whom it could pick; nil: all.
+func (r *Router) claimFrom(now time.Time, req *Request, tried []*backends.Backend, open func(*backends.Candidate) bool, pick func([]backends.Candidate) int) (*Lease, error) {
 	work := backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}
+	var seen *Decision
 	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
 		r.foretell(now, req, c)
-		return pick(c)
+		k := pick(c)
+		seen = r.see(now, req, tried, c, k, open)
+		return k
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{router: r, claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}, nil
+	l := &Lease{router: r, claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}
+	l.recorded(now, req, tried, seen)
+	return l, nil
 }
 
 // foretell predicts for every candidate, if the policy asks for it.
@@ -116,9 +143,9 @@ func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
 	}
 	for k := range c {
 		tell(r.foresight.Instances[c[k].Index], c[k].Signals)
-		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(req.PromptTokens-c[k].Cached))
+		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(now, req.PromptTokens-c[k].Cached))
 		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
-		c[k].Harmed, c[k].Pending, c[k].Young = f.Harmed, f.Pending, f.Young
+		c[k].Own, c[k].Decoding, c[k].Harmed, c[k].Pending, c[k].Young = f.Own, f.Decoding, f.Harmed, f.Pending, f.Young
 		c[k].Stale = !c[k].Signals.At.IsZero() && c[k].Signals.Age(now) > staleAfter
 		r.foresight.account(now, &c[k], req)
 	}
@@ -142,7 +169,7 @@ func (r *Router) begin(now time.Time, req *Request, claim *backends.Claim) *pred
 	i := r.foresight.Instances[r.places[claim.Backend]]
 	signals := claim.Backend.Signals()
 	tell(i, &signals)
-	return r.foresight.Pool.Begin(now, i, req.work(claim.Uncached()))
+	return r.foresight.Pool.Begin(now, i, req.work(now, claim.Uncached()))
 }
 
 // staleAfter is the age from which on an engine's own numbers are stale.
@@ -160,8 +187,12 @@ func tell(i *predictor.Instance, s *backends.Signals) {
 }
 
 // work is the request as the predictor sees it.
-func (q *Request) work(uncached int) predictor.Work {
-	return predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream, TPOT: q.TPOT}
+func (q *Request) work(now time.Time, uncached int) predictor.Work {
+	w := predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream, TPOT: q.TPOT}
+	if q.E2E > 0 {
+		w.E2E = max(q.E2E-now.Sub(q.Accepted), time.Nanosecond)
+	}
+	return w
 }
 
 // Backend is the backend the lease is on.
@@ -188,6 +219,7 @@ func (l *Lease) Name(backend, revision string) {
 // Only the first call counts, and none after Done.
 func (l *Lease) FirstToken(now time.Time) {
 	l.claim.FirstToken(now)
+	l.begun(now)
 	l.Token(now)
 	l.router.Pump(now)
 }
@@ -241,6 +273,7 @@ func (l *Lease) end(now time.Time, o backends.Outcome) backends.Ejection {
 	if l.attempt != nil {
 		l.attempt.Done(now, end(o))
 	}
+	l.ended(now, o)
 	return l.claim.End(now, o)
 }
 

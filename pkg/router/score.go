@@ -75,9 +75,7 @@ const unbounded = time.Second
 // so that what is known of the others does not grow old.
 const explore = 0.01
 
-// headroom takes the candidate of lowest fit/score: fit is the largest share
-// of a budget that the request would use there, max(P95 TTFT / time left, TPOT
-// / its objective).
+// headroom takes the candidate of lowest burden/score.
 func headroom(rng *rand.Rand) Policy {
 	return PolicyFunc(func(now time.Time, req *Request, c []backends.Candidate) int {
 		if i := unknown(rng, c); i >= 0 {
@@ -86,7 +84,7 @@ func headroom(rng *rand.Rand) Policy {
 		best, left := bestP95(c), req.left(now)
 		pick, lowest := 0, 0.0
 		for i := range c {
-			cost := fit(req, &c[i], left) / score(&c[i], best) * handicap(&c[i])
+			cost := headroomCost(req, &c[i], best, left)
 			if i == 0 || cost < lowest {
 				pick, lowest = i, cost
 			}
@@ -126,12 +124,43 @@ func (q *Request) left(now time.Time) time.Duration {
 	return max(q.TTFT-now.Sub(q.Accepted), 10*time.Millisecond)
 }
 
+// headroomCost is what headroom takes the lowest of.
+func headroomCost(req *Request, c *backends.Candidate, best, left time.Duration) float64 {
+	return burden(req, c, left) / score(c, best) * handicap(c)
+}
+
+// fit is the largest share of a budget that the request would use on the
+// candidate: max(P95 TTFT / time left, TPOT / its objective). Above 1 it misses.
 func fit(req *Request, c *backends.Candidate, left time.Duration) float64 {
-	share := float64(expected(c.P95, c)) / float64(left)
-	if req.TPOT > 0 {
-		share = max(share, float64(c.TPOT)/float64(req.TPOT))
+	return max(float64(expected(c.P95, c))/float64(left), gapShare(req, c))
+}
+
+// gapShare is the share of the time between tokens; 0 where none was promised.
+func gapShare(req *Request, c *backends.Candidate) float64 {
+	if req.TPOT == 0 {
+		return 0
 	}
-	return share
+	return float64(c.TPOT) / float64(req.TPOT)
+}
+
+// burden is the fit with what the request costs others: the first token's share
+// holds the toll as well, and counts three times as far as it is past its end.
+func burden(req *Request, c *backends.Candidate, left time.Duration) float64 {
+	first := float64(expected(c.P95, c)) / float64(left)
+	first += 2*max(first-1, 0) + float64(toll(c))/float64(left)
+	return max(first, gapShare(req, c))
+}
+
+// toll is what others lose: computing the prompt holds up every answer that
+// decodes there, and one to come. What is cached costs nobody anything, so a
+// conversation stays where its past is until another place is better by more
+// than that is worth, and one with a new prompt goes where few are held up.
+// The prices of an engine whose speed is not known yet mean nothing.
+func toll(c *backends.Candidate) time.Duration {
+	if c.Young {
+		return 0
+	}
+	return c.Own * time.Duration(1+c.Decoding)
 }
 
 // handicap makes a candidate dearer that failed lately, has a lower weight or
