@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"github.com/firsttoken/firsttoken/internal/admin"
 	"github.com/firsttoken/firsttoken/internal/config"
 	"github.com/firsttoken/firsttoken/internal/edge"
 	"github.com/firsttoken/firsttoken/internal/monitor"
@@ -49,6 +50,7 @@ type App struct {
 	cfg         *config.Config // as started; addresses and limits of listeners
 	opts        Options
 	logs        *telemetry.Logs
+	events      *admin.Log // the last of them
 	metrics     *telemetry.Metrics
 	gather      prometheus.Gatherer
 	predictions *predictions
@@ -71,6 +73,9 @@ type App struct {
 	seen     map[string]digest // of current's files when they were last read
 }
 
+// keptEvents is how many lines of the event log operators can ask for.
+const keptEvents = 500
+
 // New builds a gateway and opens its listeners, so that its addresses are
 // known before Run. What it opened is closed again if it fails.
 func New(cfg *config.Config, opts Options) (*App, error) {
@@ -81,11 +86,12 @@ func New(cfg *config.Config, opts Options) (*App, error) {
 		opts.Log = io.Discard
 	}
 	reg := prometheus.NewRegistry()
-	logs, err := telemetry.NewLogs(opts.Log, cfg.Telemetry.LogLevel)
+	events := admin.NewLog(keptEvents)
+	logs, err := telemetry.NewLogs(opts.Log, cfg.Telemetry.LogLevel, events)
 	if err != nil {
 		return nil, err
 	}
-	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, gather: reg, number: 1, seen: digests(cfg.Files())}
+	a := &App{cfg: cfg, current: cfg, opts: opts, logs: logs, events: events, gather: reg, number: 1, seen: digests(cfg.Files())}
 	a.metrics = telemetry.NewMetrics(reg)
 	a.promises = newPromises(a.metrics, logs.Events)
 	a.predictions = newPredictions(a.metrics, a.promises.ledger, logs.Events, opts.Shipped)

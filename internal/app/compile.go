@@ -23,6 +23,7 @@ type compiler struct {
 	metrics     *telemetry.Metrics
 	predictions *predictions
 	fleet       *backends.Fleet
+	decisions   *router.Decisions
 	dial        proxy.Dialer
 	started     time.Time
 	onReadiness func(b *backends.Backend, to backends.Readiness, why string) // of engines; may be nil
@@ -40,7 +41,7 @@ type transportKey struct {
 
 func newCompiler(m *telemetry.Metrics, p *predictions, dial proxy.Dialer) *compiler {
 	return &compiler{
-		metrics: m, predictions: p, fleet: backends.NewFleet(), dial: dial, started: time.Now(),
+		metrics: m, predictions: p, fleet: backends.NewFleet(), decisions: router.NewDecisions(), dial: dial, started: time.Now(),
 		transports: map[transportKey]*http.Transport{}, budgets: map[string]*proxy.Budget{},
 	}
 }
@@ -64,7 +65,7 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	if err != nil {
 		return nil, err
 	}
-	promised, err := loadContracts(cfg.Contracts)
+	promised, err := LoadContracts(cfg.Contracts)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +98,7 @@ func (c *compiler) compile(number int64, cfg *config.Config) (*revision, error) 
 	rev.table.MaxBody = int64(cfg.Server.MaxBody)
 	rev.table.ReadBody = cfg.Server.ReadBodyTimeout.D()
 	rev.table.DebugHeaders = cfg.Server.DebugHeaders
+	rev.table.Explain = cfg.Telemetry.Explain
 	rev.table.TenantHeader = cfg.Server.TenantHeader
 	rev.table.Contracts = promised
 	for key, t := range c.transports {
@@ -118,7 +120,7 @@ func poolSpecs(cfg *config.Config) ([]backends.PoolSpec, error) {
 				return nil, fmt.Errorf("backend %q: %w", b.Name, err)
 			}
 			s := backendSpec(m, b, u)
-			s.WarmUp = cfg.WarmUp.Enabled
+			s.WarmUp, s.Standby = cfg.WarmUp.Enabled, b.Standby
 			ps.Backends = append(ps.Backends, s)
 		}
 		specs = append(specs, ps)
@@ -169,9 +171,11 @@ func newPolicies(cfg *config.Config) ([]router.Policy, error) {
 }
 
 func (c *compiler) model(m config.Model, pool *backends.Pool, policy router.Policy) *proxy.Model {
+	r := router.New(pool, m.Policy, policy)
+	r.Record(c.decisions)
 	return &proxy.Model{
 		Name: m.Name, Aliases: m.Aliases, OwnedBy: m.OwnedBy, Created: c.started,
-		Router:  router.New(pool, m.Policy, policy),
+		Router:  r,
 		Retry:   proxy.RetryRules{MaxAttempts: m.Retry.MaxAttempts},
 		Budget:  c.budget(m),
 		Metrics: c.metrics.Model(m.Name),
@@ -237,7 +241,8 @@ func (c *compiler) warmUp(cfg config.WarmUp) *monitor.WarmUp {
 		return nil
 	}
 	return &monitor.WarmUp{
-		MaxPrompt: cfg.MaxPrompt, Repeat: cfg.Repeat, Prefixes: cfg.Prefixes, Timeout: cfg.Timeout.D(), Changed: c.onReadiness,
+		MaxPrompt: cfg.MaxPrompt, Repeat: cfg.Repeat, Prefixes: cfg.Prefixes, Timeout: cfg.Timeout.D(),
+		StandbyAfter: cfg.StandbyAfter.D(), Changed: c.onReadiness,
 	}
 }
 

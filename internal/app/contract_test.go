@@ -68,8 +68,14 @@ func promising(t testing.TB, text string, engine *fakellm.Backend) *gateway {
 // shop posts a stream of tenant shop in the background.
 func (g *gateway) shop(clients *sync.WaitGroup, got *answer, header ...string) {
 	g.t.Helper()
-	clients.Go(func() { *got = g.chat(streamBody("m"), append(header, "X-Tenant", "shop")...) })
+	clients.Go(func() { *got = g.chat(fillingBody("m"), append(header, "X-Tenant", "shop")...) })
 	synctest.Wait()
+}
+
+// fillingBody is a streamed chat request whose prompt alone closes an engine under
+// oneByOne, to those as well that may join others.
+func fillingBody(model string) string {
+	return strings.Replace(streamBody(model), "hi", strings.Repeat("some more words to read ", 20), 1)
 }
 
 // idle fails the test if anything is still counted as under way.
@@ -193,9 +199,9 @@ func TestServedLate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := promising(t, row.contract, prompts(time.Second))
 				var clients sync.WaitGroup
-				clients.Go(func() { g.chat(streamBody("m")) })
+				clients.Go(func() { g.chat(fillingBody("m")) })
 				synctest.Wait()
-				if got := g.chat(streamBody("m"), row.header...); got.status != 200 {
+				if got := g.chat(fillingBody("m"), row.header...); got.status != 200 {
 					t.Errorf("status %d: %s", got.status, got.body)
 				}
 				clients.Wait()

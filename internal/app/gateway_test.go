@@ -17,6 +17,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/config"
 	"github.com/firsttoken/firsttoken/internal/fakellm"
 	"github.com/firsttoken/firsttoken/internal/memnet"
+	"github.com/firsttoken/firsttoken/pkg/predictor/trees"
 )
 
 // gateway is a whole gateway on an in-memory network, with programmable
@@ -29,6 +30,8 @@ type gateway struct {
 	log    *logBuffer
 	stop   context.CancelCauseFunc
 	done   chan error
+
+	shipped *trees.Bundle // model that comes with it; nil: none
 
 	mu     sync.Mutex
 	config string
@@ -63,7 +66,7 @@ func (g *gateway) start(load func() (*config.Config, error)) *gateway {
 		t.Fatalf("configuration: %v", err)
 	}
 	g.app, err = app.New(cfg, app.Options{
-		Log: g.log, Reload: load, Version: "test",
+		Log: g.log, Reload: load, Version: "test", Shipped: g.shipped,
 		Listen: func(_, addr string) (net.Listener, error) { return g.net.Listen(addr) },
 		Dial:   g.dial,
 	})

@@ -8,15 +8,21 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/firsttoken/firsttoken/internal/admin"
 	"github.com/firsttoken/firsttoken/pkg/backends"
 )
 
-// operatorHandler serves metrics, health and, if switched on, profiles.
+// operatorHandler serves metrics, health, what the gateway is doing and, if
+// switched on, profiles.
 func (a *App) operatorHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.gather, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", a.readyz)
+	asked := admin.New(admin.Sources{State: a.State, Decisions: a.compile.decisions, Events: a.events, Evaluations: a.Evaluations})
+	for _, path := range admin.Paths() {
+		mux.Handle(path, asked)
+	}
 	if a.cfg.Telemetry.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -35,9 +41,18 @@ type readiness struct {
 	Models   map[string]map[string]string `json:"models"` // model → backend → state
 }
 
-// readyz is red while draining and when no model has a backend in rotation.
 func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
-	table, now := a.plane.Table(), time.Now()
+	r := a.readiness(time.Now())
+	w.Header().Set("Content-Type", "application/json")
+	if !r.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(r) // a prober that left has no use for it
+}
+
+// readiness is red while draining and when no model has a backend in rotation.
+func (a *App) readiness(now time.Time) readiness {
+	table := a.plane.Table()
 	r := readiness{Revision: table.Revision, Models: map[string]map[string]string{}}
 	serving := false
 	for _, m := range table.Models() {
@@ -57,9 +72,5 @@ func (a *App) readyz(w http.ResponseWriter, _ *http.Request) {
 	default:
 		r.Ready = true
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if !r.Ready {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_ = json.NewEncoder(w).Encode(r) // a prober that left has no use for it
+	return r
 }

@@ -33,11 +33,12 @@ type predictions struct {
 
 	onModel func(from, to string) // another trained model is in force; "" is none. Set before the first revision is in force
 
-	mu    sync.Mutex
-	pools []foreseen    // of the revision in force
-	dir   string        // of trained models; "" for none
-	seen  digest        // of what dir said when it was last read
-	model *trees.Bundle // in force; nil: none
+	mu     sync.Mutex
+	pools  []foreseen    // of the revision in force
+	dir    string        // of trained models; "" for none
+	seen   digest        // of what dir said when it was last read
+	model  *trees.Bundle // in force; nil: none
+	former string        // ID of the one before it; "": none, or not known
 
 	shipped *trees.Bundle // serves where none is active; nil: none
 }
@@ -195,7 +196,7 @@ func (p *predictions) take(m *trees.Bundle) bool {
 	if p.model != nil {
 		p.onModel(idOf(p.model), idOf(m))
 	}
-	p.model = m
+	p.former, p.model = idOf(p.model), m
 	return true
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/config"
 	"github.com/firsttoken/firsttoken/internal/proxy"
 	"github.com/firsttoken/firsttoken/internal/telemetry"
+	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
@@ -34,6 +36,9 @@ type promises struct {
 type contractsInForce struct {
 	set    *sla.Set
 	series map[string]*telemetry.Contract
+	pools  map[string]*backends.Pool // by model
+	paces  paces
+	counts map[string]*outcomes // go on with later revisions
 }
 
 func newPromises(m *telemetry.Metrics, log *zap.Logger) *promises {
@@ -45,9 +50,10 @@ func newPromises(m *telemetry.Metrics, log *zap.Logger) *promises {
 // maxContractFile is more than sla reads; what is cut off is refused there.
 const maxContractFile = 16 << 20
 
-// loadContracts reads the contracts that the configuration names. All of them
-// are read together: a name stands for one contract.
-func loadContracts(cfg config.Contracts) (*sla.Set, error) {
+// LoadContracts reads the contracts that a configuration names. All of them are
+// read together: a name stands for one contract. When their content is at fault
+// the error is of type sla.Errors and holds everything that is wrong.
+func LoadContracts(cfg config.Contracts) (*sla.Set, error) {
 	var sources []sla.Source
 	if cfg.Shipped {
 		shipped, err := shippedContracts()
@@ -95,7 +101,9 @@ func readContracts(path string) ([]byte, error) {
 
 // enforce follows the contracts of a table, before it serves.
 func (p *promises) enforce(t *proxy.Table) {
-	now := &contractsInForce{set: t.Contracts, series: map[string]*telemetry.Contract{}}
+	now := &contractsInForce{set: t.Contracts, series: map[string]*telemetry.Contract{}, pools: poolsOf(t), counts: map[string]*outcomes{}}
+	former := p.inForce.Load().counts
+	now.paces = p.inForce.Load().paces.follow(t)
 	names := map[string]bool{}
 	for _, c := range t.Contracts.Contracts() {
 		names[c.Name()] = true
@@ -103,7 +111,9 @@ func (p *promises) enforce(t *proxy.Table) {
 		for i := range c.Spec.Objectives {
 			series.Show(c.Spec.Objectives[i].ID())
 		}
+		series.ShowLimits(c.Spec.VisibleLimit > 0, c.Spec.Burst > 0)
 		now.series[c.Name()] = series
+		now.counts[c.Name()] = cmp.Or(former[c.Name()], &outcomes{})
 		p.warnOfModels(t, c)
 	}
 	p.metrics.KeepContracts(names)
@@ -127,51 +137,39 @@ func (p *promises) warnOfModels(t *proxy.Table, c *sla.Contract) {
 
 // Record books an outcome; one of a contract that is no longer in force is dropped.
 func (p *promises) Record(now time.Time, backend string, c *sla.Contract, out sla.Outcome) (met, judged bool) {
-	series := p.inForce.Load().series[c.Name()]
+	in := p.inForce.Load()
+	series := in.series[c.Name()]
 	if series == nil {
 		return false, false
 	}
 	if v := p.ledger.Record(now, backend, c, out); v != nil {
 		p.violated(v)
 	}
-	return tell(series, c, &out)
+	met, judged = tell(series, c, &out)
+	in.counts[c.Name()].add(out.End, met, judged)
+	return met, judged
 }
 
 // tell counts an outcome by objective and judges the whole by those that
 // single requests are judged by.
 func tell(series *telemetry.Contract, c *sla.Contract, out *sla.Outcome) (met, judged bool) {
+	if limit := c.Spec.VisibleLimit.D(); limit > 0 && out.TTFT > 0 {
+		series.FirstToken(out.TTFT <= limit)
+	}
 	met = true
 	for i := range c.Spec.Objectives {
 		o := &c.Spec.Objectives[i]
-		within, counts := judge(o, out)
-		if !counts {
+		verdict, _ := o.Judge(out)
+		if verdict == sla.Neutral {
 			continue
 		}
+		within := verdict == sla.Met
 		series.Outcome(o.ID(), within)
 		if c.Governing(o.Metric) == o {
 			met, judged = met && within, true
 		}
 	}
 	return met && judged, judged
-}
-
-// judge tells whether an outcome is within an objective, as the ledger does; it
-// does not count where it says nothing.
-func judge(o *sla.Objective, out *sla.Outcome) (within, counts bool) {
-	limit := o.Threshold.Base.D() + time.Duration(out.PromptTokens)*o.Threshold.PerToken.D()
-	value, came := out.E2E, out.End == sla.Served
-	switch o.Metric {
-	case sla.Availability:
-		return came, out.End != sla.Left
-	case sla.TPOT:
-		return out.TPOT <= limit, out.TPOT > 0
-	case sla.TTFT:
-		value, came = out.TTFT, came || out.TTFT > 0
-	}
-	if !came { // and it never will
-		return false, out.End != sla.Left || out.E2E > limit
-	}
-	return value <= limit, value > 0
 }
 
 func (p *promises) violated(v *sla.Violation) {
@@ -181,13 +179,6 @@ func (p *promises) violated(v *sla.Violation) {
 		zap.Float64("share", v.Share), zap.Float64("weight", v.Weight), zap.Time("since", v.Since))
 	for _, f := range p.onViolation {
 		f(*v)
-	}
-}
-
-// WarmUp passes on that a model could do with a further instance.
-func (p *promises) WarmUp(model string) {
-	for _, f := range p.onWarmUp {
-		f(model)
 	}
 }
 
@@ -207,11 +198,4 @@ func (p *promises) report(now time.Time) []sla.Status {
 // before Run.
 func (a *App) OnViolation(f func(sla.Violation)) {
 	a.promises.onViolation = append(a.promises.onViolation, f)
-}
-
-// OnWarmUp has f called for each request that can't be in time and whose
-// contract wants a further instance of its model then: f must not block. It
-// comes before Run.
-func (a *App) OnWarmUp(f func(model string)) {
-	a.promises.onWarmUp = append(a.promises.onWarmUp, f)
 }

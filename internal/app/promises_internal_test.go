@@ -5,47 +5,10 @@ import (
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/config"
+	"github.com/firsttoken/firsttoken/internal/rollback"
+	"github.com/firsttoken/firsttoken/pkg/backends"
 	"github.com/firsttoken/firsttoken/pkg/router"
-	"github.com/firsttoken/firsttoken/pkg/sla"
 )
-
-// The counters of outcomes and the ledger judge alike.
-func TestJudgeAsLedger(t *testing.T) {
-	set, err := sla.Parse(sla.Source{Name: "all.yaml", Data: []byte(`
-apiVersion: firsttoken.dev/v1
-kind: SLAContract
-metadata: {name: all}
-spec:
-  objectives:
-    - {metric: ttft, percentile: 95, threshold: {base: 100ms, per_token: 1ms}}
-    - {metric: tpot, percentile: 95, threshold: 20ms}
-    - {metric: e2e, percentile: 95, threshold: 1s}
-    - {metric: availability, target: 99%}
-`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, now := set.Contract("all"), time.Unix(1_000_000, 0)
-	times := []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 21 * time.Millisecond, 110 * time.Millisecond, 111 * time.Millisecond, time.Second, time.Second + 1}
-	for _, end := range []sla.End{sla.Served, sla.Failed, sla.Refused, sla.Left} {
-		for _, ttft := range times {
-			for _, e2e := range times {
-				for _, tpot := range times {
-					out := sla.Outcome{End: end, PromptTokens: 10, TTFT: ttft, E2E: e2e, TPOT: tpot}
-					ledger := sla.NewLedger(set, sla.Options{})
-					ledger.Record(now, "a", c, out)
-					status, _ := ledger.Status(now, "all")
-					for i, o := range status.Objectives {
-						within, counts := judge(&c.Spec.Objectives[i], &out)
-						if counts != (o.Samples == 1) || counts && within != (o.Missed == 0) {
-							t.Fatalf("%s of %+v: %v, %v; the ledger has %d judged, %d missed", c.Spec.Objectives[i].ID(), out, within, counts, o.Samples, o.Missed)
-						}
-					}
-				}
-			}
-		}
-	}
-}
 
 // The configuration knows every policy, and which of them predict.
 func TestPolicies(t *testing.T) {
@@ -57,6 +20,18 @@ func TestPolicies(t *testing.T) {
 		_, err := config.Parse("x", []byte(text+"prediction: {enabled: false}"), "", nil)
 		if (err != nil) != router.Foresees(name) {
 			t.Errorf("%s without predictions: %v", name, err)
+		}
+	}
+}
+
+// An engine that was started again is a cause to be looked at; one that is new or
+// was called in is not.
+func TestWarmUpsThatAreCauses(t *testing.T) {
+	for why, want := range map[string]int{backends.WhyRestarted: 1, backends.WhyReturned: 1, backends.WhyNew: 0, backends.WhyCalled: 0} {
+		c := &causes{history: &rollback.History{}}
+		c.restarted(&backends.Backend{}, backends.Warming, why)
+		if got := c.history.Between(time.Time{}, time.Now()); len(got) != want {
+			t.Errorf("%s: %v", why, got)
 		}
 	}
 }

@@ -73,7 +73,9 @@ func (a *App) reload() error {
 
 // warnRestart names settings that a reload can't change.
 func (a *App) warnRestart(cfg *config.Config) {
-	if cfg.Server.Listen != a.cfg.Server.Listen || cfg.Telemetry != a.cfg.Telemetry ||
+	operators := cfg.Telemetry
+	operators.Explain = a.cfg.Telemetry.Explain // takes effect at once
+	if cfg.Server.Listen != a.cfg.Server.Listen || operators != a.cfg.Telemetry ||
 		cfg.Server.MaxHeaders != a.cfg.Server.MaxHeaders || cfg.Server.MaxHeaderBytes != a.cfg.Server.MaxHeaderBytes ||
 		cfg.Server.MaxURL != a.cfg.Server.MaxURL || cfg.Server.ReadHeaderTimeout != a.cfg.Server.ReadHeaderTimeout ||
 		cfg.Server.KeepAlive != a.cfg.Server.KeepAlive || cfg.Drain != a.cfg.Drain || cfg.Prediction.Samples != a.cfg.Prediction.Samples {

@@ -55,7 +55,7 @@ func (c *causes) enforce(t *proxy.Table) {
 
 // restarted notes that an engine was started again, or may have been.
 func (c *causes) restarted(b *backends.Backend, to backends.Readiness, why string) {
-	if to == backends.Warming && why != backends.WhyNew {
+	if to == backends.Warming && why != backends.WhyNew && why != backends.WhyCalled {
 		c.history.Add(rollback.Change{At: time.Now(), Kind: rollback.Instance, Subject: b.Name, To: why})
 	}
 }
@@ -92,13 +92,25 @@ func (p *predictions) store() (*models.Store, error) {
 	return models.New(p.dir, predictor.Names(), predictor.SchemaHash()), nil
 }
 
-// Rollback makes the trained model active again that was so before.
+// Rollback makes the trained model active again that was so before; of the first
+// one it leads back to the one that ships.
 func (p *predictions) Rollback() (id string, err error) {
 	s, err := p.store()
 	if err != nil {
 		return "", err
 	}
-	return s.Rollback()
+	id, err = s.Rollback()
+	if errors.Is(err, models.ErrNoPrevious) && p.followsShipped() {
+		return p.shipped.Manifest.ID, s.Deactivate()
+	}
+	return id, err
+}
+
+// followsShipped reports whether the shipped model served before the one in force.
+func (p *predictions) followsShipped() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shipped != nil && p.former == p.shipped.Manifest.ID
 }
 
 // load opens a trained model by its ID, or the one that ships.

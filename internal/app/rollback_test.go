@@ -1,8 +1,10 @@
 package app_test
 
 import (
+	"errors"
 	"math"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/firsttoken/firsttoken/internal/models"
 	"github.com/firsttoken/firsttoken/internal/rollback"
 	"github.com/firsttoken/firsttoken/pkg/predictor"
+	"github.com/firsttoken/firsttoken/pkg/predictor/trees"
 )
 
 // A backend that a reload adds is sent prompts before it gets requests. The
@@ -57,11 +60,27 @@ func TestNewBackendIsWarmedUp(t *testing.T) {
 
 // A model that says too little is made active, requests come late, the contract
 // is violated: the model is taken back, and its predictions are at once the
-// former one's.
+// former one's, be that a trained one or the one that ships.
 func TestBadModelIsTakenBack(t *testing.T) {
+	for name, ships := range map[string]bool{"to a trained one": false, "to the one that ships": true} {
+		t.Run(name, func(t *testing.T) { takesBadModelBack(t, ships) })
+	}
+}
+
+func takesBadModelBack(t *testing.T, ships bool) {
 	dir := t.TempDir() + "/models"
 	store := models.New(dir, predictor.Names(), predictor.SchemaHash())
-	for id, folder := range map[string]string{oldModel: writeConstant(t, oldModel, 0, 0.5), newModel: writeConstant(t, newModel, -3, -2.5)} {
+	former := writeConstant(t, oldModel, 0, 0.5)
+	var shipped *trees.Bundle
+	if ships {
+		b, err := trees.OpenWith(os.DirFS(former), predictor.Names(), predictor.SchemaHash())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shipped = b
+	}
+	publish := func(id, folder string) {
+		t.Helper()
 		if got, err := store.Publish(folder); err != nil || got != id {
 			t.Fatal(got, err)
 		}
@@ -72,7 +91,11 @@ func TestBadModelIsTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	activate(oldModel)
+	publish(newModel, writeConstant(t, newModel, -3, -2.5))
+	if !ships {
+		publish(oldModel, former)
+		activate(oldModel)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var late atomic.Bool
 		engine := &fakellm.Backend{Script: func(*fakellm.Request) fakellm.Script {
@@ -84,7 +107,10 @@ func TestBadModelIsTakenBack(t *testing.T) {
 		_, extra := contractFile(t, contract("80ms", ""))
 		text := configFor(quiet+extra+"prediction: {models: "+dir+"}", "a:8000")
 		text = strings.Replace(strings.Replace(text, "server: {", "server: {tenant_header: X-Tenant, ", 1), "{health:", "{admission: {enabled: false}, health:", 1)
-		g := startGateway(t, text, map[string]http.Handler{"a:8000": engine})
+		g := newGateway(t)
+		g.config, g.shipped = text, shipped
+		g.serveBackend("a:8000", engine)
+		g.start(g.load)
 		ask := func(n int) {
 			for range n {
 				g.chat(streamBody("m"), "X-Tenant", "shop")
@@ -111,7 +137,8 @@ func TestBadModelIsTakenBack(t *testing.T) {
 		if m := first.Findings[0].Models; m == nil || m.Rows < 200 || !(m.Better > 0.05) || math.IsNaN(float64(m.Better)) {
 			t.Errorf("%+v", m)
 		}
-		if id, _, err := store.Active(); id != oldModel || err != nil {
+		id, _, err := store.Active()
+		if ships != errors.Is(err, models.ErrNoActive) || !ships && id != oldModel {
 			t.Errorf("%s is active, %v", id, err)
 		}
 		if info := grep(g.metrics(), "prediction_model_info"); !strings.Contains(info, oldModel) || strings.Contains(info, newModel) {

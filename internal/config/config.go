@@ -61,6 +61,10 @@ type Telemetry struct {
 	LogLevel string `yaml:"log_level" default:"info" enum:"debug,info,warn,error"`
 	// AccessLog writes one line a request. Default true.
 	AccessLog bool `yaml:"access_log" default:"true"`
+	// Explain answers requests that carry x-firsttoken-explain: 1 with the record of
+	// their routing decision in x-firsttoken-decision. It shows the names, load and
+	// speed of backends to every client that asks. Default false.
+	Explain bool `yaml:"explain" default:"false"`
 }
 
 // Drain is what happens between SIGTERM and exit.
@@ -130,6 +134,9 @@ type WarmUp struct {
 	Repeat int `yaml:"repeat" default:"2" min:"1" max:"100"`
 	// Timeout of one prompt. Default 30s.
 	Timeout Duration `yaml:"timeout" default:"30s"`
+	// StandbyAfter is how long a standby backend that a contract's warm_up called in
+	// stays after the last request that was at risk. Default 10m.
+	StandbyAfter Duration `yaml:"standby_after" default:"10m" min:"1s"`
 	// Prefixes are texts that many requests begin with, such as system prompts;
 	// they are sent last, so that the engine's prefix cache holds them. Default none.
 	Prefixes []string `yaml:"prefixes,omitempty" format:"text"`
@@ -204,6 +211,10 @@ type Backend struct {
 	Weight float64 `yaml:"weight" default:"1" above:"0" max:"1000000"`
 	// Draining takes the backend out of new work; running streams finish. Default false.
 	Draining bool `yaml:"draining" default:"false"`
+	// Standby keeps the backend back until a contract's warm_up calls it in: it is
+	// warmed up then, and takes requests until none was at risk for
+	// warm_up.standby_after. Default false.
+	Standby bool `yaml:"standby" default:"false"`
 	// Labels describe the hardware: gpu, cuda, quantization, topology and any other.
 	Labels      map[string]string `yaml:"labels,omitempty" keys:"label" max:"64"`
 	Credentials Credentials       `yaml:"credentials,omitempty"`

@@ -68,7 +68,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Telemetry: Telemetry{Listen: "127.0.0.1:8081", LogLevel: "info", AccessLog: true},
 		Drain:     Drain{Accept: Duration(5 * time.Second), Limit: Duration(2 * time.Minute)},
-		WarmUp:    WarmUp{Enabled: true, MaxPrompt: 4096, Repeat: 2, Timeout: Duration(30 * time.Second)},
+		WarmUp:    WarmUp{Enabled: true, MaxPrompt: 4096, Repeat: 2, Timeout: Duration(30 * time.Second), StandbyAfter: Duration(10 * time.Minute)},
 		Prediction: Prediction{
 			Enabled: true, LowRate: 50, VolatileCV: 0.8, MaxError: 0.12, MinSamples: 50, Dwell: Duration(30 * time.Second),
 			Samples: Samples{MaxFiles: 24, MaxFileRows: 50_000, MaxAge: Duration(time.Hour), MaxBytes: 256 << 20},

@@ -17,6 +17,7 @@ func (d *decoder) check(c *Config) {
 	d.checkTenantHeader(c)
 	d.checkPolicies(c)
 	d.checkContracts(c)
+	d.checkStandby(c)
 }
 
 func (d *decoder) checkListeners(c *Config) {
@@ -93,6 +94,8 @@ func (d *decoder) checkEngines(models []Model) {
 				d.fail(b.path, "is the same backend as "+d.place(first), "remove one of the two")
 			case isNamed && named.Engine != b.Engine:
 				d.fail(b.path+".engine", "differs from the same backend's at "+d.place(named.path), "write the same engine in both places")
+			case isNamed && named.Standby != b.Standby:
+				d.fail(b.path+".standby", "differs from the same backend's at "+d.place(named.path), "write the same standby in both places")
 			case isNamed && named.Profile != b.Profile:
 				d.fail(b.path+".profile", "differs from the same backend's at "+d.place(named.path), "write the same profile in both places")
 			}
@@ -166,6 +169,26 @@ func (d *decoder) checkContracts(c *Config) {
 	for i, file := range c.Contracts.Files {
 		if first := slices.Index(c.Contracts.Files, file); first < i && file != "" {
 			d.fail(fmt.Sprintf("contracts.files[%d]", i), "is the same file as "+d.place(fmt.Sprintf("contracts.files[%d]", first)), "remove one of the two")
+		}
+	}
+}
+
+// checkStandby wants somebody to serve while others stand by, and what calls
+// them in.
+func (d *decoder) checkStandby(c *Config) {
+	for i, m := range c.Models {
+		serving := 0
+		for j, b := range m.Backends {
+			if !b.Standby {
+				serving++
+				continue
+			}
+			if !c.WarmUp.Enabled {
+				d.fail(backendPath(i, j)+".standby", "stands by to be warmed up, which warm_up.enabled: false switches off", "switch warm_up on, or remove standby")
+			}
+		}
+		if serving == 0 && len(m.Backends) > 0 {
+			d.fail(fmt.Sprintf("models[%d].backends", i), "all stand by, so that nobody serves", "remove standby from one of them")
 		}
 	}
 }

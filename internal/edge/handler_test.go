@@ -144,7 +144,7 @@ func TestIdentityHeaders(t *testing.T) {
 		"X_Tenant_Id: 1", "X.Tenant.Id: 1", "X-Tenant_Id: 1", "x-firsttoken-tenant: 1", "X-FIRSTTOKEN-BACKEND: 1", "X-Firsttoken-: 1",
 		"Connection: X-Nominated, close ,\tX-Other", "X-Nominated: 1", "X-Other: 1", "Keep-Alive: 1", "Proxy-Connection: 1",
 		"TE: trailers", "Trailer: X-Late", "Expect: 100-continue",
-		"X-Kept: 1", "X-Firsttokens: 1", "Authorization: Bearer k", "Content-Type: application/json", "",
+		"X-Kept: 1", "X-Firsttokens: 1", "x-firsttoken-explain: 1", "X-Firsttoken-Explain-It: 1", "Authorization: Bearer k", "Content-Type: application/json", "",
 	}, "\r\n"), "0\r\nX-Late: 1\r\n\r\n"))
 	if last := answers[len(answers)-1]; last.StatusCode != http.StatusOK {
 		t.Fatalf("answered %d", last.StatusCode)
@@ -154,7 +154,7 @@ func TestIdentityHeaders(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if want := []string{"Authorization", "Content-Type", "X-Firsttokens", "X-Kept"}; !slices.Equal(names, want) {
+	if want := []string{"Authorization", "Content-Type", "X-Firsttoken-Explain", "X-Firsttokens", "X-Kept"}; !slices.Equal(names, want) {
 		t.Errorf("headers %q, want %q", names, want)
 	}
 	if trailer != nil {

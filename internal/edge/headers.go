@@ -5,8 +5,12 @@ import (
 	"strings"
 )
 
-// internalPrefix starts the names that only the gateway sets, in canonical form.
-const internalPrefix = "X-Firsttoken-"
+// internalPrefix starts the names that only the gateway sets, in canonical form,
+// but for the one that clients ask by.
+const (
+	internalPrefix = "X-Firsttoken-"
+	explain        = "X-Firsttoken-Explain"
+)
 
 // stripHeaders drops what a client must not say to a backend: hop-by-hop fields
 // and what Connection nominates, offers to upgrade (ignored, as RFC 9110 section
@@ -42,6 +46,8 @@ func isDropped(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade", "Http2-Settings":
 		return true
+	case explain:
+		return false
 	}
 	if len(name) >= len(internalPrefix) && strings.EqualFold(name[:len(internalPrefix)], internalPrefix) {
 		return true

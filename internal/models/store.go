@@ -15,7 +15,7 @@ var (
 	// ErrNoActive is returned where no model has been activated yet.
 	ErrNoActive = errors.New("no model is active; activate one by its ID")
 	// ErrNoPrevious is returned where there is nothing to go back to.
-	ErrNoPrevious = errors.New("no model was active before this one; activate one by its ID")
+	ErrNoPrevious = errors.New("no model was active before this one; activate one by its ID, or deactivate this one")
 )
 
 // Store is a directory of models. It holds no state of its own and is safe for
@@ -131,6 +131,12 @@ func (s *Store) Rollback() (id string, err error) {
 		return "", err
 	}
 	return id, nil
+}
+
+// Deactivate makes no model active, so that the one that ships serves. A rollback
+// leads nowhere then. A damaged active.json is replaced.
+func (s *Store) Deactivate() error {
+	return s.locked(func() error { return s.setState(active{}) })
 }
 
 // Publish copies the model in a folder into the directory, if all of it is

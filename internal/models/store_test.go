@@ -122,6 +122,43 @@ func TestPublishActivateRollback(t *testing.T) {
 	wantClean(t, dir)
 }
 
+// Without an active model a rollback leads nowhere, and what is activated next
+// is the first one.
+func TestDeactivate(t *testing.T) {
+	s, dir := testStore(t)
+	if err := s.Deactivate(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an absent directory: %v", err)
+	}
+	publish(t, s, first, second)
+	for range 2 {
+		activate(t, s, first)
+		activate(t, s, second)
+		if err := s.Deactivate(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Active(); !errors.Is(err, models.ErrNoActive) {
+			t.Errorf("still active: %v", err)
+		}
+		if _, err := s.Rollback(); !errors.Is(err, models.ErrNoPrevious) {
+			t.Errorf("a rollback of nothing: %v", err)
+		}
+	}
+	activate(t, s, first)
+	if _, err := s.Rollback(); !errors.Is(err, models.ErrNoPrevious) {
+		t.Errorf("a rollback of the first: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "active.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Deactivate(); err != nil {
+		t.Errorf("a damaged active.json: %v", err)
+	}
+	if _, _, err := s.Active(); !errors.Is(err, models.ErrNoActive) {
+		t.Errorf("a damaged active.json: %v", err)
+	}
+	wantClean(t, dir)
+}
+
 func TestList(t *testing.T) {
 	s, dir := testStore(t)
 	publish(t, s, first, third, second)

@@ -24,6 +24,9 @@ type WarmUp struct {
 	Repeat    int           // prompts of each length
 	Prefixes  []string      // texts that many requests begin with, as system messages
 	Timeout   time.Duration // of one prompt
+	// StandbyAfter is how long one that was called in stays after it was wanted
+	// for the last time.
+	StandbyAfter time.Duration
 	// Changed is told of every step; it must be quick. May be nil.
 	Changed func(b *backends.Backend, to backends.Readiness, why string)
 }
@@ -44,9 +47,14 @@ func (w *WarmUp) Lengths() []int {
 }
 
 // warmUp goes through the warm-up of an engine if one is due, and tells how it
-// went.
+// went; or lets it stand by again.
 func (m *Monitor) warmUp(ctx context.Context, t Target) {
 	begun := time.Now()
+	if t.Backend.Dismiss(begun, t.WarmUp.StandbyAfter) {
+		m.log.Info("backend stands by again", zap.String("backend", t.Backend.Name))
+		t.WarmUp.tell(t.Backend, backends.StandingBy, "not_wanted")
+		return
+	}
 	w := t.Backend.BeginWarmUp(begun)
 	if w == nil {
 		return

@@ -18,6 +18,9 @@ func (x *exchange) admit(ctx context.Context) (*router.Lease, *failure) {
 	lease, err := x.enter(ctx, x.patience())
 	shed := (*router.Shed)(nil)
 	switch {
+	case err == nil && x.isUseless(time.Now()):
+		lease.Done(time.Now(), backends.Outcome{Class: backends.Dropped})
+		return nil, x.notAdmitted(ctx, useless)
 	case err == nil && x.isLate(lease):
 		return x.hasten(ctx, lease), nil
 	case err == nil:
@@ -30,22 +33,28 @@ func (x *exchange) admit(ctx context.Context) (*router.Lease, *failure) {
 
 // notAdmitted is the failure of a request that got no backend.
 func (x *exchange) notAdmitted(ctx context.Context, err error) *failure {
-	shed := (*router.Shed)(nil)
+	shed, f := (*router.Shed)(nil), (*failure)(nil)
 	switch {
 	case errors.As(err, &shed):
 		x.h.metrics.Shed(x.model.Name, x.terms.Name(), shed.Reason)
-		return shedFor(shed)
+		f = shedFor(shed)
 	case ctx.Err() != nil:
 		return x.explain(ctx, err)
+	default:
+		f = noBackend(err)
 	}
-	return noBackend(err)
+	x.refusal = x.model.Router.Refused(time.Now(), &x.ask, x.tried, x.held, f.reason)
+	return f
 }
 
 // shedFor is the failure of a request that is refused for load.
 func shedFor(s *router.Shed) *failure {
 	reason, told := reasonShedDeadline, "no engine can answer in the time that was promised"
-	if s.Reason == router.ShedFull {
+	switch s.Reason {
+	case router.ShedFull:
 		reason, told = reasonShedFull, "too many requests are waiting for this model"
+	case shedVisibleLimit:
+		reason, told = reasonShedVisibleLimit, "no engine can answer before it is of no use"
 	}
 	f := neutral(reason, &openai.Error{Status: http.StatusTooManyRequests, Code: reason,
 		Message: told + "; try again later", RetryAfter: s.RetryAfter}, s)
@@ -53,13 +62,35 @@ func shedFor(s *router.Shed) *failure {
 	return f
 }
 
+// shedVisibleLimit is why a request is shed whose contract's visible limit has
+// passed, or surely would.
+const (
+	shedVisibleLimit       = "visible_limit"
+	reasonShedVisibleLimit = "shed_" + shedVisibleLimit
+)
+
+var useless = &router.Shed{Reason: shedVisibleLimit, RetryAfter: time.Second}
+
+// isUseless reports whether a first token at t would be past the visible limit.
+func (x *exchange) isUseless(t time.Time) bool {
+	limit, ok := x.terms.Limit(x.accepted)
+	return ok && t.After(limit)
+}
+
+// firstTokenOf is when the backend that was claimed should answer; now, where
+// nothing is predicted.
+func firstTokenOf(l *router.Lease) time.Time {
+	p, _, _ := l.Prediction()
+	return time.Now().Add(p.P50)
+}
+
 // isLate reports whether the backend that was claimed will probably answer too late.
 func (x *exchange) isLate(l *router.Lease) bool {
 	if x.due.IsZero() {
 		return false
 	}
-	p, _, ok := l.Prediction()
-	return ok && time.Now().Add(p.P50).After(x.due)
+	_, _, ok := l.Prediction()
+	return ok && firstTokenOf(l).After(x.due)
 }
 
 // hasten does for a request that will be late what its contract says for that,
@@ -88,6 +119,9 @@ func (x *exchange) hasten(ctx context.Context, lease *router.Lease) *router.Leas
 // that, in order. It has waited, so wait is done; where nothing final is said
 // it is served late, and so is one without a contract.
 func (x *exchange) atRisk(ctx context.Context, shed *router.Shed) (*router.Lease, *failure) {
+	if x.isUseless(time.Now()) {
+		shed = &router.Shed{Reason: shedVisibleLimit, RetryAfter: shed.RetryAfter}
+	}
 	for _, action := range x.actions() {
 		switch action.Do {
 		case sla.WarmUp:
@@ -105,13 +139,29 @@ func (x *exchange) atRisk(ctx context.Context, shed *router.Shed) (*router.Lease
 	return x.serveLate(ctx)
 }
 
-// serveLate takes a backend without waiting for one that is open.
+// serveLate takes a backend without waiting for one that is open, unless the
+// answer would be of no use: then the request is shed.
 func (x *exchange) serveLate(ctx context.Context) (*router.Lease, *failure) {
-	lease, err := x.model.Router.Claim(time.Now(), &x.ask, x.tried)
+	lease, err := x.claimLate(x.model.Router, x.tried)
 	if err != nil {
 		return nil, x.notAdmitted(ctx, err)
 	}
 	return lease, nil
+}
+
+// claimLate claims a backend for an answer that is late already. The error is
+// useless where it would come past the visible limit.
+func (x *exchange) claimLate(r *router.Router, tried []*backends.Backend) (*router.Lease, error) {
+	now := time.Now()
+	if x.isUseless(now.Add(r.ExpectedTTFT(now))) {
+		return nil, useless
+	}
+	lease, err := r.Claim(now, &x.ask, tried)
+	if err == nil && x.isUseless(firstTokenOf(lease)) {
+		lease.Done(time.Now(), backends.Outcome{Class: backends.Dropped})
+		return nil, useless
+	}
+	return lease, err
 }
 
 func (x *exchange) actions() []sla.Action {
@@ -136,7 +186,7 @@ func (x *exchange) lighten(ctx context.Context, name string, late bool) *router.
 		err = errTooLate
 	}
 	if err != nil && late && ctx.Err() == nil {
-		lease, err = to.Router.Claim(time.Now(), &x.ask, nil)
+		lease, err = x.claimLate(to.Router, nil)
 	}
 	if err != nil {
 		x.moveTo(from)

@@ -29,6 +29,7 @@ type exchange struct {
 	req      *openai.Request
 	ask      router.Request
 	terms    sla.Terms // what was promised; zero: nothing
+	over     bool      // the contract's burst does not cover it
 	tenant   string    // for the log: if the contract names it, so that the operator wrote it
 	accepted time.Time
 	due      time.Time     // of the first token, as promised; zero: none
@@ -37,9 +38,10 @@ type exchange struct {
 
 	tried    []*backends.Backend
 	attempts int
-	last     *router.Lease // of the last attempt; nil before there was one
-	retried  bool          // holds a retry of the budget
-	why      string        // reason of the last choice
+	last     *router.Lease    // of the last attempt; nil before there was one
+	refusal  *router.Decision // of a request that got no backend; nil if it is not recorded
+	retried  bool             // holds a retry of the budget
+	why      string           // reason of the last choice
 	meter    openai.Meter
 	body     []byte // of the last attempt; nil once nobody can need it again
 	conns    connTrace
@@ -130,7 +132,8 @@ func (x *exchange) again(ctx context.Context, f *failure) (*router.Lease, *failu
 	if x.attempts >= x.model.Retry.MaxAttempts {
 		return deny("attempts")
 	}
-	if !x.deadline.IsZero() && now.Add(x.model.Router.ExpectedTTFT(now)).After(x.deadline) {
+	answer := now.Add(x.model.Router.ExpectedTTFT(now))
+	if !x.deadline.IsZero() && answer.After(x.deadline) || x.isUseless(answer) {
 		return deny("deadline")
 	}
 	lease, err := x.enterAgain(ctx)
@@ -183,6 +186,7 @@ func (x *exchange) attempt(ctx context.Context, lease *router.Lease) *failure {
 	x.tried = append(x.tried, lease.Backend())
 	x.last, x.backend, x.why = lease, lease.Backend().Name, lease.Reason()
 	lease.Name(x.backend, x.table.revision)
+	lease.Held(x.held)
 	x.meter.Reset()
 	x.attemptAt, x.firstToken, x.lastToken = time.Now(), time.Time{}, time.Time{}
 	f = x.try(ctx, lease, target)
@@ -349,8 +353,9 @@ func (x *exchange) commit(status int, length int64) {
 }
 
 // debugHeaders names the contract, the time held, the backend of the last
-// attempt, and what was expected of it.
+// attempt, and what was expected of it; and the decision, if it was asked for.
 func (x *exchange) debugHeaders() {
+	x.showDecision()
 	if !x.table.DebugHeaders {
 		return
 	}

@@ -170,6 +170,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, api openai.Endpo
 		ask: router.Request{Model: m.Name, PromptTokens: req.PromptTokens, MaxTokens: req.MaxTokens,
 			Stream: req.Stream, Turn: req.Turn, Session: req.Session, Blocks: req.AppendBlocks(nil, backends.BlockTokens)},
 	}
+	x.ask.ID, x.ask.Explain = x.id, x.wantsDecision()
 	if bad := x.promise(); bad != nil {
 		h.refuse(w, r, bad)
 		return

@@ -66,7 +66,7 @@ func startServer(t *testing.T, rt http.RoundTripper) *testServer {
 	table := NewTable(1, []*Model{m})
 	table.MaxBody = 1 << 20
 	table.Contracts = &sla.Set{}
-	h := New(table, metrics, nil, p.logs.Events, p.logs.Access)
+	h := New(table, metrics, noPromises{}, p.logs.Events, p.logs.Access)
 
 	ln, err := p.network.Listen("gateway:80")
 	if err != nil {

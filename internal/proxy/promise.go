@@ -9,9 +9,15 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
-// Promises is told of requests that contracts hold for. It is called by many
-// requests at once and must not block.
+// Promises is told of requests that contracts hold for, and of first tokens. It is
+// called by many requests at once and must not block.
 type Promises interface {
+	// Arrived counts a request of a contract with a burst, and reports whether the
+	// burst does not cover it.
+	Arrived(now time.Time, c *sla.Contract) (over bool)
+	// FirstToken takes in when the first token of a streamed answer came, after
+	// acceptance. turn is of the conversation, 0 if unknown.
+	FirstToken(now time.Time, model string, turn int, ttft time.Duration)
 	// Record books what became of a request, once. backend is "" when none is
 	// to blame. judged is false when the outcome says nothing about what was promised.
 	Record(now time.Time, backend string, c *sla.Contract, out sla.Outcome) (met, judged bool)
@@ -19,10 +25,6 @@ type Promises interface {
 	// request that can't be in time and whose contract says so.
 	WarmUp(model string)
 }
-
-// classes of criticality, in the order in which they are let in. A request
-// without a contract is standard.
-var classes = []sla.Criticality{sla.Critical, sla.Standard, sla.Sheddable}
 
 // promise finds what was promised to the request and what it asks for by its
 // own headers, and tells the router.
@@ -36,18 +38,18 @@ func (x *exchange) promise() *openai.Error {
 	}
 	x.terms = terms
 	x.ask.Accepted, x.ask.Contract, x.ask.Tenant = x.accepted, c.Name(), tenant
-	x.ask.Class = slices.Index(classes, sla.Standard)
-	if c != nil {
-		x.ask.Class = slices.Index(classes, c.Spec.Criticality)
-		if slices.Contains(c.Spec.Match.Tenants, tenant) {
-			x.tenant = tenant
-		}
+	x.over = c != nil && c.Spec.Burst > 0 && x.h.promises.Arrived(x.accepted, c)
+	x.ask.Class = x.table.Contracts.Rank(c, x.over)
+	if c != nil && slices.Contains(c.Spec.Match.Tenants, tenant) {
+		x.tenant = tenant
 	}
+	x.ask.Label = x.tenant
 	if due, ok := terms.Deadline(x.accepted, x.req.PromptTokens); ok {
 		x.due = due
 		x.ask.TTFT = due.Sub(x.accepted)
 	}
 	x.ask.TPOT, _ = terms.TPOTBudget()
+	x.ask.E2E, _ = terms.E2EBudget(x.req.PromptTokens)
 	return nil
 }
 
@@ -86,7 +88,7 @@ func (x *exchange) end() (end sla.End, counts bool) {
 		return 0, false
 	case reasonClientLeft, reasonClientWrite:
 		return sla.Left, true
-	case reasonShedDeadline, reasonShedFull, reasonSaturated, reasonEngine429:
+	case reasonShedDeadline, reasonShedFull, reasonShedVisibleLimit, reasonSaturated, reasonEngine429:
 		return sla.Refused, true
 	}
 	return sla.Failed, true

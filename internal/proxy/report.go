@@ -21,6 +21,9 @@ func (x *exchange) report() {
 	m.Request(x.req.Endpoint.String(), x.status, x.reason, now.Sub(x.accepted))
 	m.Tokens(u.Prompt, u.Cached, u.Completion, u.Reasoning)
 	met, judged := x.book(now)
+	if x.req.Stream && !x.firstToken.IsZero() {
+		x.h.promises.FirstToken(now, x.model.Name, x.req.Turn, x.firstToken.Sub(x.accepted))
+	}
 	if x.h.access == nil {
 		return
 	}
@@ -45,6 +48,9 @@ func (x *exchange) report() {
 	}
 	if c := x.terms.Contract; c != nil {
 		fields = append(fields, zap.String("contract", c.Name()), zap.String("class", string(c.Spec.Criticality)))
+	}
+	if x.over {
+		fields = append(fields, zap.Bool("over_burst", true))
 	}
 	if x.tenant != "" {
 		fields = append(fields, zap.String("tenant", x.tenant))

@@ -62,7 +62,7 @@ func newPlane(t testing.TB, hideUsage bool) *plane {
 	core, logs := observer.New(zap.InfoLevel)
 	p.logs = logs
 	table.Contracts = &sla.Set{}
-	p.Handler = New(table, metrics, nil, zap.NewNop(), zap.New(core))
+	p.Handler = New(table, metrics, noPromises{}, zap.NewNop(), zap.New(core))
 	return p
 }
 

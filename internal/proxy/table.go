@@ -21,6 +21,7 @@ type Table struct {
 	MaxBody      int64         // bytes of a request body
 	ReadBody     time.Duration // time a client may take to send it; 0 is no limit
 	DebugHeaders bool
+	Explain      bool     // clients may ask for the record of the decision
 	Contracts    *sla.Set // never nil
 	TenantHeader string   // canonical name of the header that names the tenant
 

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -29,10 +28,13 @@ func isShed(reason string) bool { return strings.HasPrefix(reason, Shed) }
 
 // promise tells the router what the request may take: what its contract says,
 // or its trace where it has none.
-func promise(ask *router.Request, r *trace.Request, c *sla.Contract) {
+func promise(ask *router.Request, r *trace.Request, set *sla.Set, c *sla.Contract) {
 	o := objective(r, c)
-	ask.TTFT, ask.TPOT, ask.Class = firstDue(o), o.TPOT, classOf(c)
+	ask.TTFT, ask.TPOT, ask.E2E, ask.Class = firstDue(o), o.TPOT, o.E2E, set.Rank(c, false)
 	ask.Contract = c.Name()
+	if due, ok := c.FirstDue(r.PromptTokens); ok {
+		ask.TTFT = due
+	}
 }
 
 // objective is what one request is to meet.
@@ -54,16 +56,6 @@ func firstDue(o report.Objective) time.Duration {
 		return o.E2E
 	}
 	return o.TTFT
-}
-
-// classOf is the class of criticality: critical ones are let in first. A request
-// without a contract is standard.
-func classOf(c *sla.Contract) int {
-	order := []sla.Criticality{sla.Critical, sla.Standard, sla.Sheddable}
-	if c == nil {
-		return 1
-	}
-	return slices.Index(order, c.Spec.Criticality)
 }
 
 // book writes a request's end into the books of its gateway. What its client
@@ -96,23 +88,16 @@ func kept(o *Outcome) []report.Verdict {
 	if o.Contract == nil {
 		return nil
 	}
+	end := sla.Outcome{End: sla.Failed, PromptTokens: o.Request.PromptTokens, TTFT: o.TTFT, E2E: o.E2E, TPOT: o.TPOT()}
+	if o.OK() {
+		end.End = sla.Served
+	}
 	out := make([]report.Verdict, len(o.Contract.Spec.Objectives))
 	for i := range out {
-		out[i] = verdict(&o.Contract.Spec.Objectives[i], o)
+		v, _ := o.Contract.Spec.Objectives[i].Judge(&end)
+		out[i] = [...]report.Verdict{sla.Neutral: report.NotJudged, sla.Met: report.Kept, sla.Missed: report.Broken}[v]
 	}
 	return out
-}
-
-func verdict(p *sla.Objective, o *Outcome) report.Verdict {
-	value := map[sla.Metric]time.Duration{sla.TTFT: o.TTFT, sla.TPOT: o.TPOT(), sla.E2E: o.E2E}[p.Metric]
-	within := value <= p.Threshold.Base.D()+p.Threshold.PerToken.D()*time.Duration(o.Request.PromptTokens)
-	switch {
-	case p.Metric == sla.Availability && o.OK(), value > 0 && within && (o.OK() || p.Metric != sla.E2E):
-		return report.Kept
-	case value == 0 && (o.OK() || p.Metric == sla.TPOT):
-		return report.NotJudged
-	}
-	return report.Broken
 }
 
 // name puts the contracts' objectives beside how they were kept.

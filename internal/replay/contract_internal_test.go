@@ -34,6 +34,20 @@ spec:
   objectives: [{metric: e2e, percentile: 95, threshold: 1500ms}]
 `
 
+// urgentAsWell adds a sheddable contract that goes before bronze and bounds one
+// request only.
+const urgentAsWell = twoContracts + `---
+apiVersion: firsttoken.dev/v1
+kind: SLAContract
+metadata: {name: silver}
+spec:
+  match: {tenants: [silver]}
+  criticality: sheddable
+  priority: 1
+  visible_limit: 700ms
+  objectives: [{metric: availability, target: 99%}]
+`
+
 func contractSet(t testing.TB, text string) *sla.Set {
 	t.Helper()
 	set, err := sla.Parse(sla.Source{Name: "test", Data: []byte(text)})
@@ -112,7 +126,7 @@ func TestLedgerIsFedAsTheReportCounts(t *testing.T) {
 // What the router is told of a request.
 func TestPromise(t *testing.T) {
 	t.Parallel()
-	set := contractSet(t, twoContracts)
+	set := contractSet(t, urgentAsWell)
 	for _, tc := range []struct {
 		tenant     string
 		own        report.Objective
@@ -121,14 +135,15 @@ func TestPromise(t *testing.T) {
 		contract   string
 	}{
 		{"gold", report.Objective{TTFT: time.Second}, 250 * time.Millisecond, 18 * time.Millisecond, 0, "gold"},
-		{"bronze", report.Objective{TTFT: time.Second}, 1500 * time.Millisecond, 0, 2, "bronze"}, // due by its end
+		{"bronze", report.Objective{TTFT: time.Second}, 1500 * time.Millisecond, 0, 3, "bronze"}, // due by its end
+		{"silver", report.Objective{}, 700 * time.Millisecond, 0, 2, "silver"},
 		{"other", report.Objective{TTFT: time.Second, TPOT: time.Millisecond}, time.Second, time.Millisecond, 1, ""},
 		{"other", report.Objective{TTFT: 2 * time.Second, E2E: time.Second}, time.Second, 0, 1, ""},
 		{"", report.Objective{}, 0, 0, 1, ""},
 	} {
 		r := trace.Request{Tenant: tc.tenant, PromptTokens: 100, TTFT: tc.own.TTFT, TPOT: tc.own.TPOT, E2E: tc.own.E2E}
 		var ask router.Request
-		promise(&ask, &r, match(set, &r))
+		promise(&ask, &r, set, match(set, &r))
 		if ask.TTFT != tc.ttft || ask.TPOT != tc.tpot || ask.Class != tc.class || ask.Contract != tc.contract {
 			t.Errorf("%s %+v: %v, %v, class %d, %q", tc.tenant, tc.own, ask.TTFT, ask.TPOT, ask.Class, ask.Contract)
 		}

@@ -45,7 +45,7 @@ func (w *world) arrive() {
 		Blocks: gatewayBlocks(ask.Blocks[:0], hashes, r.PromptTokens),
 	}
 	contract := w.contractOf(&r)
-	promise(ask, &r, contract)
+	promise(ask, &r, w.Contracts, contract)
 	*f = flight{
 		outcome: Outcome{Index: w.count, Request: r, Engine: -1, Busy: -1, Contract: contract},
 		gate:    w.gates[w.count%len(w.gates)],

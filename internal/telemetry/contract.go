@@ -12,7 +12,9 @@ import (
 // Contract is the series of one contract. It is safe for concurrent use, also
 // after KeepContracts has dropped the contract.
 type Contract struct {
-	outcomes *counters[outcomeKey]
+	outcomes  *counters[outcomeKey]
+	visible   *counters[string] // by whether it was within
+	overBurst *counters[string] // of one, ""
 }
 
 type outcomeKey struct {
@@ -26,9 +28,13 @@ func (m *Metrics) Contract(name string) *Contract {
 	defer m.mu.Unlock()
 	c := m.contracts[name]
 	if c == nil {
-		c = &Contract{newCounters(func(k outcomeKey) prometheus.Counter {
-			return m.outcomes.WithLabelValues(name, k.objective, strconv.FormatBool(k.met))
-		})}
+		c = &Contract{
+			outcomes: newCounters(func(k outcomeKey) prometheus.Counter {
+				return m.outcomes.WithLabelValues(name, k.objective, strconv.FormatBool(k.met))
+			}),
+			visible:   counted(m.visible, name),
+			overBurst: newCounters(func(string) prometheus.Counter { return m.overBurst.WithLabelValues(name) }),
+		}
 		m.contracts[name] = c
 	}
 	return c
@@ -39,6 +45,24 @@ func (c *Contract) Show(objective string) {
 	c.outcomes.of(outcomeKey{objective, true})
 	c.outcomes.of(outcomeKey{objective, false})
 }
+
+// ShowLimits makes the series of the visible limit and of the burst there from
+// the start, at 0, where the contract has them.
+func (c *Contract) ShowLimits(visible, burst bool) {
+	if visible {
+		c.visible.of("true")
+		c.visible.of("false")
+	}
+	if burst {
+		c.overBurst.of("")
+	}
+}
+
+// FirstToken counts one that came within the visible limit, or past it.
+func (c *Contract) FirstToken(within bool) { c.visible.inc(strconv.FormatBool(within)) }
+
+// OverBurst counts a request that the contract's burst does not cover.
+func (c *Contract) OverBurst() { c.overBurst.inc("") }
 
 // Outcome counts a request that was judged by an objective.
 func (c *Contract) Outcome(objective string, met bool) { c.outcomes.inc(outcomeKey{objective, met}) }
@@ -51,6 +75,8 @@ func (m *Metrics) KeepContracts(names map[string]bool) {
 		if !names[name] {
 			delete(m.contracts, name)
 			c.outcomes.drop()
+			c.visible.drop()
+			c.overBurst.drop()
 			drop(m.perContract, prometheus.Labels{"contract": name})
 		}
 	}

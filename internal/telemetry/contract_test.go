@@ -52,6 +52,8 @@ func TestKeepContracts(t *testing.T) {
 	m.Model("m").Backend("a")
 	report := func(c *telemetry.Contract) {
 		c.Outcome("ttft-p95", false)
+		c.FirstToken(true)
+		c.OverBurst()
 		m.Shed("m", "chat", "deadline")
 		m.Lightened("chat", "m", "m")
 		m.Violated("chat", "a")
@@ -62,7 +64,7 @@ func TestKeepContracts(t *testing.T) {
 	}
 	report(chat)
 	m.KeepContracts(map[string]bool{"chat": true})
-	if got := about(t, reg, "chat"); len(got) != 4 {
+	if got := about(t, reg, "chat"); len(got) != 6 {
 		t.Errorf("series %v", got)
 	}
 	m.KeepContracts(nil)

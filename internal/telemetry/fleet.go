@@ -33,7 +33,7 @@ func NewFleetCollector(fleet func() []*backends.Backend, now func() time.Time) p
 	c := &fleetCollector{fleet: fleet, now: now}
 	c.info = prometheus.NewDesc("firsttoken_backend_info", "Labels of a backend; always 1.",
 		[]string{"backend", "engine", "gpu", "cuda", "quantization", "topology"}, nil)
-	c.ready = prometheus.NewDesc("firsttoken_"+"backend_readiness", "1 for the state a backend is in: cold, warming, ready or draining.",
+	c.ready = prometheus.NewDesc("firsttoken_"+"backend_readiness", "1 for the state a backend is in: standby, cold, warming, ready or draining.",
 		[]string{"backend", "state"}, nil)
 	add := func(name, help string, value reading) {
 		c.each = append(c.each, fleetGauge{

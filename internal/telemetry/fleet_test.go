@@ -59,8 +59,8 @@ func TestFleet(t *testing.T) {
 		`engine_requests_running{backend="a"}`: 7, `engine_requests_waiting{backend="a"}`: 0, `engine_kv_use_ratio{backend="a"}`: .5,
 		`engine_prefix_hit_ratio{backend="a"}`: .25, `engine_cpu_cores{backend="a"}`: 1.5, `engine_signals_age_seconds{backend="a"}`: 3,
 	})
-	if got := about(t, reg, "b"); len(got) != 15 {
-		t.Errorf("%d series about b, want 15: %v", len(got), got)
+	if got := about(t, reg, "b"); len(got) != 16 {
+		t.Errorf("%d series about b, want 16: %v", len(got), got)
 	}
 	s := backends.UnknownSignals()
 	s.At, s.Running = t0, 1

@@ -20,8 +20,8 @@ type Logs struct {
 }
 
 // NewLogs writes to w. Lines are buffered for at most a fifth of a second;
-// Sync writes out what is left.
-func NewLogs(w io.Writer, level string) (*Logs, error) {
+// Sync writes out what is left. Events go to the other cores as well.
+func NewLogs(w io.Writer, level string, others ...zapcore.Core) (*Logs, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
 		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
@@ -32,7 +32,7 @@ func NewLogs(w io.Writer, level string) (*Logs, error) {
 	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	core := func(l zapcore.Level) zapcore.Core { return zapcore.NewCore(zapcore.NewJSONEncoder(enc), out, l) }
 	return &Logs{
-		Events: zap.New(core(lvl)),
+		Events: zap.New(zapcore.NewTee(append(others, core(lvl))...)),
 		Access: zap.New(core(zapcore.InfoLevel)),
 		out:    out,
 	}, nil

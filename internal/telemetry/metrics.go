@@ -22,6 +22,7 @@ type Metrics struct {
 	upstreamTTFT    *prometheus.HistogramVec
 	tpot            *prometheus.HistogramVec
 	ejections       *prometheus.CounterVec
+	calledIn        *prometheus.CounterVec
 	probes          *prometheus.CounterVec
 	scrapes         *prometheus.CounterVec
 	staleConns      *prometheus.CounterVec
@@ -30,10 +31,13 @@ type Metrics struct {
 	switched        *prometheus.CounterVec
 	drifted         *prometheus.CounterVec
 	ttftByTurn      *prometheus.HistogramVec
+	turnsDrifted    *prometheus.CounterVec
 	held            *prometheus.GaugeVec
 	heldTime        *prometheus.HistogramVec
 	shed            *prometheus.CounterVec
 	outcomes        *prometheus.CounterVec
+	visible         *prometheus.CounterVec
+	overBurst       *prometheus.CounterVec
 	violations      *prometheus.CounterVec
 	lighter         *prometheus.CounterVec
 	reloads         *prometheus.CounterVec
@@ -101,6 +105,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.upstreamTTFT = histogram("upstream_ttft_seconds", "Time from attempt sent to first token.", latencyBuckets, "model", "backend")
 	m.tpot = histogram("tpot_seconds", "Time per output token of a request: (last token - first token) / (tokens - 1).", tpotBuckets, "model", "backend")
 	m.ejections = counter("ejections_total", "Ejections of a backend: consecutive, failure_rate, probation.", "backend", "reason")
+	m.calledIn = counter("standby_calls_total", "Times a standby backend was called in, since requests were at risk.", "backend")
 	m.probes = counter("health_probes_total", "Active health probes, by result (ok, failed).", "backend", "result")
 	m.scrapes = counter("engine_scrapes_total", "Scrapes of engines' metrics, by result (ok, failed).", "backend", "result")
 	m.staleConns = counter("stale_connections_total", "Requests sent again on a fresh connection because the engine had closed an idle one.", "backend")
@@ -110,10 +115,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.drifted = counter("prediction_drift_total", "Alarms about an estimator: coverage (of its P95), shift (of its error).", "model", "estimator", "reason")
 	m.ttftByTurn = histogram("ttft_by_turn_seconds",
 		"Time from request accepted to first token, by turn of the conversation: 1, 2, 3-5, 6-10, >10. Streams only.", latencyBuckets, "model", "turn")
+	m.turnsDrifted = counter("ttft_turn_drifts_total", "Times the first tokens of later turns of conversations came later than those of first turns by 30 % in the median.", "model")
 	m.held = gauge("held_requests", "Requests that wait at the gateway for an engine that can take them without harm.", "model")
 	m.heldTime = histogram("held_seconds", "Time that requests waited at the gateway, of those that had to.", latencyBuckets, "model")
-	m.shed = counter("shed_total", "Requests refused for load with 429: deadline (it could not be met any more), full (too many were waiting).", "model", "contract", "reason")
+	m.shed = counter("shed_total", "Requests refused for load with 429: deadline (it could not be met any more), visible_limit (past it an answer is of no use), full (too many were waiting).", "model", "contract", "reason")
 	m.outcomes = counter("contract_outcomes_total", "Requests judged by an objective of their contract.", "contract", "objective", "met")
+	m.visible = counter("contract_first_tokens_total", "First tokens of contracts with a visible limit, by whether they came within it. Streams only.", "contract", "within_limit")
+	m.overBurst = counter("contract_over_burst_total", "Requests above a contract's usual rate and burst, which are let in after the others of its criticality.", "contract")
 	m.violations = counter("violations_total", "Windows that ended a row of violated ones and cut a backend's weight under a contract.", "contract", "backend")
 	m.lighter = counter("lighter_model_total", "Requests that were given to a lighter model because their own could not serve them in time.", "contract", "from", "to")
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration, by result (ok, failed).", "result")
@@ -124,10 +132,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.panics = counter("panics_total", "Panics recovered while serving requests.").WithLabelValues()
 
 	m.perModel = []deleter{m.requests, m.inFlight, m.ttft, m.duration, m.tokens, m.retries, m.retriesDenied, m.predicted, m.switched, m.drifted,
-		m.ttftByTurn, m.held, m.heldTime, m.shed}
-	m.perContract = []deleter{m.shed, m.outcomes, m.violations, m.lighter}
+		m.ttftByTurn, m.turnsDrifted, m.held, m.heldTime, m.shed}
+	m.perContract = []deleter{m.shed, m.outcomes, m.visible, m.overBurst, m.violations, m.lighter}
 	m.perBackendModel = []deleter{m.attempts, m.upstreamTTFT, m.tpot}
-	m.perBackend = []deleter{m.ejections, m.probes, m.scrapes, m.staleConns, m.unparsed, m.violations}
+	m.perBackend = []deleter{m.ejections, m.calledIn, m.probes, m.scrapes, m.staleConns, m.unparsed, m.violations}
 	return m
 }
 
@@ -185,6 +193,15 @@ func drop(from []deleter, labels prometheus.Labels) {
 func (m *Metrics) Probed(backend string, ok bool) {
 	if e := m.engine(backend); e != nil {
 		e.probes.inc(result(ok))
+	}
+}
+
+// CalledIn counts a standby backend that was called in.
+func (m *Metrics) CalledIn(backend string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.engines[backend] != nil {
+		m.calledIn.WithLabelValues(backend).Inc()
 	}
 }
 

@@ -105,6 +105,10 @@ func TestReports(t *testing.T) {
 		`firsttoken_violations_total{backend="a",contract="chat"}`:                                       2,
 		`firsttoken_contract_outcomes_total{contract="chat",met="true",objective="ttft-p95"}`:            2,
 		`firsttoken_contract_outcomes_total{contract="chat",met="false",objective="ttft-p95"}`:           0,
+		`firsttoken_ttft_turn_drifts_total{model="m"}`:                                                   2,
+		`firsttoken_contract_first_tokens_total{contract="chat",within_limit="true"}`:                    2,
+		`firsttoken_contract_over_burst_total{contract="chat"}`:                                          2,
+		`firsttoken_standby_calls_total{backend="a"}`:                                                    2,
 		`firsttoken_tokens_total{kind="prompt",model="m"}`:                                               8,
 		`firsttoken_tokens_total{kind="cached",model="m"}`:                                               6,
 		`firsttoken_tokens_total{kind="completion",model="m"}`:                                           4,
@@ -187,6 +191,7 @@ func TestKeep(t *testing.T) {
 	m := telemetry.NewMetrics(reg)
 	report := func(model, backend string) {
 		reportAll(m, m.Model(model), m.Model(model).Backend(backend), backend)
+		m.TurnsDrifted(model)
 	}
 	want := func(name string, n int) {
 		t.Helper()
@@ -195,9 +200,9 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	const (
-		ofModel   = 13 // in flight, requests, TTFT, TTFT by turn, duration, 4 tokens, 2 retries, 2 held
+		ofModel   = 14 // in flight, requests, TTFT, TTFT by turn, its drift, duration, 4 tokens, 2 retries, 2 held
 		ofPair    = 3  // attempts, upstream TTFT, TPOT
-		ofBackend = 6
+		ofBackend = 7
 	)
 	report("x", "a")
 	report("x", "b")

@@ -102,6 +102,16 @@ func (m *Model) Retry(reason string) { m.retries.inc(reason) }
 // RetryDenied counts one failed attempt that is not tried again.
 func (m *Model) RetryDenied(why string) { m.retriesDenied.inc(why) }
 
+// TurnsDrifted counts that later turns of conversations wait longer for their
+// first token than first ones.
+func (m *Metrics) TurnsDrifted(model string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.models[model] != nil {
+		m.turnsDrifted.WithLabelValues(model).Inc()
+	}
+}
+
 // Backend returns the series of one backend of the model; the same one for
 // the same name.
 func (m *Model) Backend(name string) *Backend {
