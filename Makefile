@@ -39,8 +39,9 @@ e2e: build ## Real engines (llama.cpp), failover and a replayed trace
 	test/e2e/run
 
 .PHONY: bench
-bench: build ## Speed against direct, a minimal relay, nginx, HAProxy and Caddy
+bench: build ## Speed of decisions, and against direct, a minimal relay, nginx, HAProxy and Caddy
 	go test -run '^$$' -bench 'Predict|Observe' ./pkg/predictor
+	go test -run '^$$' -bench Decision ./pkg/router
 	test/predict/run bench
 	test/bench/run
 

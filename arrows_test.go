@@ -19,9 +19,10 @@ const module = "github.com/firsttoken/firsttoken/"
 // arrows lists what each package may import of ours. Imports point one way:
 // cmd → app → proxy → router → {predictor, backends, sla}; whatever is not named here is a leaf.
 var arrows = map[string][]string{
-	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/evaluate", "internal/fleet", "internal/models", "internal/replay", "internal/replay/targets", "internal/report", "internal/samples", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
-	"internal/app":              {"deploy/contracts", "internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/rollback", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"cmd/gateway":               {"deploy/contracts", "deploy/models", "deploy/trainer", "internal/app", "internal/bench", "internal/config", "internal/engine", "internal/engine/calibrate", "internal/evaluate", "internal/fleet", "internal/models", "internal/replay", "internal/replay/targets", "internal/report", "internal/samples", "internal/top", "internal/trace", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
+	"internal/app":              {"deploy/contracts", "internal/admin", "internal/config", "internal/edge", "internal/engine", "internal/models", "internal/monitor", "internal/proxy", "internal/rollback", "internal/samples", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/predictor/trees", "pkg/router", "pkg/sla"},
 	"internal/proxy":            {"internal/edge", "internal/openai", "internal/telemetry", "pkg/backends", "pkg/predictor", "pkg/router", "pkg/sla"},
+	"internal/admin":            {"internal/rollback", "pkg/router"},
 	"internal/bench":            {"internal/openai", "internal/report", "internal/trace"},
 	"internal/config":           {"deploy/profiles"},
 	"internal/engine":           {"deploy/profiles"},
@@ -35,6 +36,7 @@ var arrows = map[string][]string{
 	"internal/rollback":         {"internal/samples", "pkg/predictor", "pkg/predictor/trees", "pkg/sla"},
 	"internal/samples":          {"pkg/predictor", "pkg/predictor/trees"},
 	"internal/telemetry":        {"pkg/backends", "pkg/predictor", "pkg/sla"},
+	"internal/top":              {"internal/admin"},
 	"pkg/router":                {"pkg/backends", "pkg/predictor"},
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/firsttoken/firsttoken/internal/app"
 	"github.com/firsttoken/firsttoken/internal/config"
 )
 
@@ -13,10 +14,14 @@ func configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check a configuration file, or print its schema"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Check a configuration file and report everything wrong with it",
+		Short: "Check a configuration file and its contracts, and report everything wrong with them",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], os.LookupEnv)
+			if err != nil {
+				return err
+			}
+			set, err := app.LoadContracts(cfg.Contracts)
 			if err != nil {
 				return err
 			}
@@ -24,7 +29,13 @@ func configCommand() *cobra.Command {
 			for _, m := range cfg.Models {
 				backends += len(m.Backends)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %s, %s\n", args[0], count(len(cfg.Models), "model"), count(backends, "backend"))
+			out := cmd.OutOrStdout()
+			fmt.Fprintf(out, "%s: ok, %s, %s", args[0], count(len(cfg.Models), "model"), count(backends, "backend"))
+			if n := len(set.Contracts()); n > 0 {
+				fmt.Fprintf(out, ", %s", count(n, "contract"))
+			}
+			fmt.Fprintln(out)
+			noteShadowed(out, set)
 			return nil
 		},
 	}, &cobra.Command{

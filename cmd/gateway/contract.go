@@ -47,12 +47,17 @@ func contractCheckCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			fmt.Fprintf(out, "ok, %s, revision %s\n", count(len(set.Contracts()), "contract"), set.Revision())
-			shadowed := set.Shadowed()
-			for _, name := range slices.Sorted(maps.Keys(shadowed)) {
-				fmt.Fprintf(out, "note: %s never holds: %s goes before it and matches all that it matches\n", name, shadowed[name])
-			}
+			noteShadowed(out, set)
 			return nil
 		},
+	}
+}
+
+// noteShadowed names the contracts that can never hold.
+func noteShadowed(out io.Writer, set *sla.Set) {
+	shadowed := set.Shadowed()
+	for _, name := range slices.Sorted(maps.Keys(shadowed)) {
+		fmt.Fprintf(out, "note: %s never holds: %s goes before it and matches all that it matches\n", name, shadowed[name])
 	}
 }
 

@@ -85,6 +85,45 @@ func TestContractCheckReportsEverything(t *testing.T) {
 	}
 }
 
+// The contracts that a configuration names are checked with it.
+func TestConfigCheckReadsContracts(t *testing.T) {
+	const good = "apiVersion: firsttoken.dev/v1\nkind: SLAContract\nmetadata: {name: a}\nspec:\n  objectives: [{metric: ttft, percentile: 95, threshold: 320ms}]\n"
+	for name, row := range map[string]struct {
+		contracts string // the file's
+		named     string // under contracts
+		out, err  []string
+	}{
+		"good":     {good, "{files: [c.yaml]}", []string{"ok, 1 model, 1 backend, 1 contract\n"}, nil},
+		"shadowed": {good + "---\n" + strings.Replace(good, "name: a", "name: b", 1), "{files: [c.yaml]}", []string{", 2 contracts\nnote: b never holds: a goes before it"}, nil},
+		"shipped":  {"", "{shipped: true}", []string{", 3 contracts\n"}, nil},
+		"bad": {good + "  burst: lots\n  priority: 1.5\n", "{files: [c.yaml]}", nil,
+			[]string{"c.yaml:6:10: spec.burst: ", "c.yaml:7:13: spec.priority: "}},
+		"twice":   {strings.Replace(good, "name: a", "name: customer-service", 1), "{files: [c.yaml], shipped: true}", nil, []string{`c.yaml:3:`, "names a contract already in shipped customer-service.yaml"}},
+		"missing": {good, "{files: [d.yaml]}", nil, []string{"contracts.files[0]: ", "d.yaml"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			saveContract(t, filepath.Join(dir, "c.yaml"), row.contracts)
+			file := filepath.Join(dir, "config.yaml")
+			saveContract(t, file, "contracts: "+row.named+"\nmodels: [{name: m, backends: [{url: http://a}]}]\n")
+			code, out, errs := run(t, "config", "check", file)
+			if (code == 0) != (row.err == nil) || (out == "") != (row.err != nil) {
+				t.Errorf("exit code %d, %q, %q", code, out, errs)
+			}
+			for _, want := range row.out {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in %q", want, out)
+				}
+			}
+			for _, want := range row.err {
+				if !strings.Contains(errs, want) {
+					t.Errorf("no %q in %q", want, errs)
+				}
+			}
+		})
+	}
+}
+
 func TestContractCommandsOnShipped(t *testing.T) {
 	for args, want := range map[string]string{
 		"check":            "ok, 3 contracts, revision ",

@@ -22,7 +22,7 @@ func startDemo(over config.Overrides) (*fleet.Running, func() (*config.Config, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the simulated fleet: %w", err)
 	}
-	text := "server: {listen: \"127.0.0.1:8080\", debug_headers: true}\ncontracts: {shipped: true}\n" + running.GatewayConfig()
+	text := "server: {listen: \"127.0.0.1:8080\", debug_headers: true}\ntelemetry: {explain: true}\ncontracts: {shipped: true}\n" + running.GatewayConfig()
 	load := func() (*config.Config, error) {
 		cfg, err := config.Parse("demo", []byte(text), ".", os.LookupEnv)
 		if err != nil {

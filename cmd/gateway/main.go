@@ -39,7 +39,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(serveCommand(), simCommand(), replayCommand(), benchCommand(), modelCommand(), configCommand(), versionCommand())
-	root.AddCommand(contractCommand())
+	root.AddCommand(contractCommand(), topCommand())
 	root.AddCommand(samplesCommand(), trainCommand(), evalCommand())
 	return root
 }

@@ -35,7 +35,7 @@ func modelCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "model", Short: "Check, list and activate models that predict the time to first token"}
 	cmd.PersistentFlags().StringVar(&f.dir, "dir", "models", "directory of published models")
 	cmd.PersistentFlags().BoolVar(&f.json, "json", false, "print JSON")
-	cmd.AddCommand(modelCheckCommand(f), modelListCommand(f), modelShowCommand(f), modelActivateCommand(f), modelRollbackCommand(f))
+	cmd.AddCommand(modelCheckCommand(f), modelListCommand(f), modelShowCommand(f), modelActivateCommand(f), modelDeactivateCommand(f), modelRollbackCommand(f))
 	return cmd
 }
 
@@ -171,12 +171,35 @@ func modelActivateCommand(f *modelFlags) *cobra.Command {
 	}
 }
 
+func modelDeactivateCommand(f *modelFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "deactivate",
+		Short: "Make no model the active one, so that the one that ships serves",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := f.store().Deactivate()
+			if errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("%w; name the directory of the models with --dir", err)
+			}
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return printJSON(cmd.OutOrStdout(), map[string]string{"active": ""})
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "no model is active; the one that ships serves")
+			return err
+		},
+	}
+}
+
 func modelRollbackCommand(f *modelFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rollback",
 		Short: "Go back to the model that was active before",
 		Long: `Go back to the model that was active before, after checking all of it. There is
-one step back; name any other model with firsttoken model activate.`,
+one step back; name any other model with firsttoken model activate, or go back to
+the one that ships with firsttoken model deactivate.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			id, err := f.store().Rollback()

@@ -135,6 +135,11 @@ func TestModelCommands(t *testing.T) {
 	wantOutput(t, model("show", oldModel), oldModel)
 	wantOutput(t, model("rollback"), oldModel+" is active")
 	wantFailure(t, model("rollback"), "no model was active before")
+	wantOutput(t, model("deactivate"), "no model is active; the one that ships serves")
+	wantOutput(t, model("deactivate", "--json"), `"active": ""`)
+	wantFailure(t, model("show"), "no model is active")
+	wantFailure(t, []string{"model", "--dir", dir + "x", "deactivate"}, "--dir")
+	wantOutput(t, model("activate", oldModel), oldModel+" is active")
 	wantFailure(t, model("activate", "20261202T120000-00000c"), "has no model 20261202T120000-00000c")
 	wantFailure(t, model("activate", "../x"), "ids look like")
 

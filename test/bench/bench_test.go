@@ -108,6 +108,20 @@ func TestOwnProcessIsMeasured(t *testing.T) {
 	}
 }
 
+func TestRoutingIsHeldToItsTarget(t *testing.T) {
+	for verdict, trees := range map[string]float64{"250  MISSED": 450, "150  met": 350} {
+		r := routing{first: results{
+			"p50": {nameDirect: {100, 200}, nameLeast: {300, 400}, nameLinear: {310, 420}, nameTrees: {trees + 100, trees + 200}},
+			"p95": {nameDirect: {100, 200}, nameLeast: {300, 400}, nameLinear: {310, 420}, nameTrees: {trees, trees}},
+		}}
+		var out strings.Builder
+		r.print(&out)
+		if text := out.String(); !strings.Contains(text, verdict) || !strings.Contains(text, "15.0  met") {
+			t.Errorf("want %q in\n%s", verdict, text)
+		}
+	}
+}
+
 func TestRatiosAreOfTheSameRound(t *testing.T) {
 	r := results{"m": {nameDirect: {1, 2, 3}, nameGateway: {3, 6, 9}, nameCaddy: {2, 2, 5}}}
 	added := r.added("m")

@@ -1,7 +1,8 @@
 // Command bench is the yardstick behind `make bench`: it drives the gateway,
 // a minimal relay, nginx, HAProxy and Caddy in interleaved rounds in front of
-// one mock engine and prints what each costs. It owns the mock, the relay,
-// the load and the table; test/bench/run owns installing the peers.
+// one mock engine and prints what each costs, and what the gateway's default
+// policy costs over its cheapest. It owns the mock, the relay, the load and
+// the tables; test/bench/run owns installing the peers.
 package main
 
 import (
@@ -23,11 +24,13 @@ func main() {
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("want one of: run, mock, relay, load")
+		return fmt.Errorf("want one of: run, routing, mock, relay, load")
 	}
 	switch name, args := args[0], args[1:]; name {
 	case "run":
 		return runCommand(ctx, args)
+	case "routing":
+		return routingCommand(ctx, args)
 	case "mock":
 		return mockCommand(ctx, args)
 	case "relay":

@@ -20,9 +20,7 @@ func (r results) added(metric string) map[string][]float64 {
 	direct := r[metric][nameDirect]
 	out := map[string][]float64{}
 	for name, values := range r[metric] {
-		for i := range min(len(values), len(direct)) {
-			out[name] = append(out[name], values[i]-direct[i])
-		}
+		out[name] = over(values, direct)
 	}
 	delete(out, nameDirect)
 	return out
@@ -105,6 +103,15 @@ func number(values []float64) string {
 		return fmt.Sprintf("%.1f", v)
 	}
 	return fmt.Sprintf("%.0f", v)
+}
+
+// over subtracts round by round.
+func over(of, by []float64) []float64 {
+	var out []float64
+	for i := range min(len(of), len(by)) {
+		out = append(out, of[i]-by[i])
+	}
+	return out
 }
 
 // ratios divides round by round; a round without a sensible divisor is left out.
