@@ -173,6 +173,22 @@ func (s *survey) add(now time.Time, w Work, i int, b *Backend, everyone, tried b
 	}
 }
 
+// Look returns one of the pool's backends, by its place, as a candidate for the
+// work; ok is false if it is not to be given any.
+func (p *Pool) Look(now time.Time, w Work, place int, tried []*Backend) (c Candidate, ok bool) {
+	b, s := p.Backends[place], survey{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unready() {
+		return c, false
+	}
+	s.add(now, w, place, b, false, contains(tried, b))
+	if len(s.free) == 0 {
+		return c, false
+	}
+	return s.free[0], true
+}
+
 func (s *survey) unavailable(model string) *Unavailable {
 	u := &Unavailable{Model: model, Saturated: s.full > 0, RetryAfter: time.Second}
 	if s.rotating == 0 && s.retry > 0 {

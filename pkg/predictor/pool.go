@@ -103,37 +103,58 @@ func sameModel(a, b Model) bool {
 	return b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
+// Look is what an instance looks like to one request before any estimator is
+// asked, which costs more.
+type Look struct {
+	TPOT     time.Duration // of the request, over its whole answer there
+	Own      time.Duration // computing what is not cached of its prompt
+	Base     time.Duration // its first token as the mirror of the engine has it
+	Decoding int           // requests past their first token there
+	Harmed   int           // requests there that would newly miss for it what they were promised of their tokens
+	Pending  int           // prompt tokens ahead of it
+	Regime   Regime
+	Young    bool // the instance's speed is not known yet
+
+	on   *Instance
+	view view
+}
+
 // Forecast is what a router is told of one request on one instance.
 type Forecast struct {
 	Prediction
-	TPOT     time.Duration // of the request, over its whole answer there
-	Own      time.Duration // computing what is not cached of its prompt
-	Decoding int           // requests past their first token there
-	Harmed   int           // requests decoding there that would newly miss their TPOT objective for it
-	Pending  int           // prompt tokens ahead of it
-	Regime   Regime
-	Kind     Kind // the estimator whose word it is
-	Young    bool // the instance's speed is not known yet
+	Look
+	Kind Kind // the estimator whose word it is
+}
+
+// Look fills in what the instance looks like to w.
+func (i *Instance) Look(now time.Time, w Work, l *Look) {
+	v := &l.view
+	i.look(now, w, v)
+	l.on, l.TPOT, l.Own, l.Base = i, duration(v.harm.tpot), duration(v.harm.own), duration(v.base)
+	l.Decoding, l.Harmed, l.Pending = int(v.features[DecodeRequests]), v.harm.missed, int(v.features[PendingTokens])
+	l.Regime, l.Young = v.regime, v.young
+}
+
+// Foretell says what to expect of a request after a look at the instance, and by
+// whose word. The look must have been at the same moment.
+func (p *Pool) Foretell(now time.Time, l *Look) (Prediction, Kind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace(now, &l.view)
+	kind := p.serving
+	said, ok := p.say(kind, l.on, &l.view)
+	if !ok {
+		kind = Analytic
+		said, _ = p.say(kind, l.on, &l.view)
+	}
+	return said.prediction(&l.view), kind
 }
 
 // Predict says what to expect of w on the instance.
-func (p *Pool) Predict(now time.Time, i *Instance, w Work) Forecast {
-	var v view
-	i.look(now, w, &v)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pace(now, &v)
-	kind := p.serving
-	said, ok := p.say(kind, i, &v)
-	if !ok {
-		kind = Analytic
-		said, _ = p.say(kind, i, &v)
-	}
-	return Forecast{
-		Prediction: said.prediction(&v), TPOT: duration(v.harm.tpot), Own: duration(v.harm.own), Harmed: v.harm.missed,
-		Decoding: int(v.features[DecodeRequests]),
-		Pending:  int(v.features[PendingTokens]), Regime: v.regime, Kind: kind, Young: v.young,
-	}
+func (p *Pool) Predict(now time.Time, i *Instance, w Work) (f Forecast) {
+	i.Look(now, w, &f.Look)
+	f.Prediction, f.Kind = p.Foretell(now, &f.Look)
+	return f
 }
 
 // pace fills in the pool's own features.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
+	"github.com/firsttoken/firsttoken/pkg/predictor"
 )
 
 // Admission is how requests are let in. Zero fields mean the default named
@@ -55,7 +56,8 @@ type Ticket struct {
 	entered  time.Time
 	deadline time.Time     // of the first token
 	promised bool          // by a contract: past the deadline it is shed
-	best     time.Duration // lowest prediction when it was last looked at
+	best     time.Duration // lowest prediction as of foretold
+	foretold time.Time
 	decided  bool
 	notify   func()
 }
@@ -125,7 +127,7 @@ func (r *Router) Leave(now time.Time, t *Ticket) {
 }
 
 // Pump looks again at the requests held: to be called when time has passed.
-// First tokens and ends of leases do it by themselves.
+// First tokens and ends of leases give their backend's room away by themselves.
 func (r *Router) Pump(now time.Time) {
 	if r.admission == nil {
 		return
@@ -135,6 +137,31 @@ func (r *Router) Pump(now time.Time) {
 	if len(r.queue.held) > 0 {
 		r.pump(now)
 	}
+}
+
+// roomAt looks again at the requests held when something has ended at a backend:
+// only there can more room be than before.
+func (r *Router) roomAt(now time.Time, b *backends.Backend) {
+	if r.admission == nil {
+		return
+	}
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	r.shedLate(now)
+	for len(r.queue.held) > 0 && r.letOneIn(now, func(t *Ticket) bool { return r.hasRoom(now, t, b) }) {
+	}
+}
+
+// hasRoom reports whether the backend may be open to the ticket, short of
+// predicting.
+func (r *Router) hasRoom(now time.Time, t *Ticket, b *backends.Backend) bool {
+	c, ok := r.pool.Look(now, t.req.demand(), r.places[b], t.tried)
+	if !ok {
+		return false
+	}
+	var l predictor.Look
+	r.foresight.lookAt(now, t.req, &c, &l)
+	return r.couldBeOpen(now, t.req, &c, l.Base)
 }
 
 // Waiting is how many requests are held.
@@ -170,9 +197,12 @@ const tries = 8
 // pump lets in whoever can be, until nobody can. Called with the queue locked.
 func (r *Router) pump(now time.Time) {
 	r.shedLate(now)
-	for r.letOneIn(now) {
+	for r.letOneIn(now, anywhere) {
 	}
 }
+
+// anywhere is for looks at all backends.
+func anywhere(*Ticket) bool { return true }
 
 // shedLate turns away those whose budget is gone.
 func (r *Router) shedLate(now time.Time) {
@@ -191,40 +221,44 @@ func retryAfter(predicted time.Duration) time.Duration {
 }
 
 // letOneIn offers places to those that can still be in time, class by class. The
-// lost get what nobody else uses: an engine that is idle among others.
-func (r *Router) letOneIn(now time.Time) bool {
+// lost get what nobody else uses: an engine that is idle among others. Who is
+// not promising is passed over.
+func (r *Router) letOneIn(now time.Time, promising func(*Ticket) bool) bool {
 	held := r.queue.held
 	for from := 0; from < len(held); {
 		to := from + 1
 		for to < len(held) && held[to].req.Class == held[from].req.Class {
 			to++
 		}
-		if r.letOneOf(now, from, to) {
+		if r.letOneOf(now, from, to, promising) {
 			return true
 		}
 		from = to
 	}
 	lost := func(t *Ticket) bool { return t.isLost(now) }
-	return r.offer(now, 0, len(held), lost, 2)
+	return r.offer(now, 0, len(held), lost, promising, 2)
 }
 
 // letOneOf offers places to one class: to tenants that have not had more than
 // their share, then to all.
-func (r *Router) letOneOf(now time.Time, from, to int) bool {
+func (r *Router) letOneOf(now time.Time, from, to int, promising func(*Ticket) bool) bool {
 	share := r.queue.tenants.share(now, r.queue.held[from:to])
 	modest := func(t *Ticket) bool { return !t.isLost(now) && r.queue.tenants.within(t, share) }
 	greedy := func(t *Ticket) bool { return !t.isLost(now) && !r.queue.tenants.within(t, share) }
-	return r.offer(now, from, to, modest, tries) || r.offer(now, from, to, greedy, tries)
+	return r.offer(now, from, to, modest, promising, tries) || r.offer(now, from, to, greedy, promising, tries)
 }
 
 // offer lets in the first of some of the held that anybody is open to.
-func (r *Router) offer(now time.Time, from, end int, to func(*Ticket) bool, tries int) bool {
+func (r *Router) offer(now time.Time, from, end int, to, promising func(*Ticket) bool, tries int) bool {
 	for k := from; k < end && tries > 0; k++ {
 		t := r.queue.held[k]
 		if !to(t) {
 			continue
 		}
 		tries--
+		if !promising(t) {
+			continue
+		}
 		lease, err := r.claimOpen(now, t)
 		if errors.Is(err, backends.ErrHeld) {
 			continue
@@ -255,10 +289,35 @@ func (t *Ticket) decide(now time.Time, l *Lease, err error) {
 // nothing from anybody.
 func (r *Router) claimOpen(now time.Time, t *Ticket) (*Lease, error) {
 	return r.claim(now, t.req, t.tried, func(c []backends.Candidate) int {
+		r.lookAt(now, t.req, c)
+		if now.Sub(t.foretold) < wordCounts && !r.anyCouldBeOpen(now, t.req, c) {
+			return -1
+		}
+		r.predict(now, t.req, c)
 		first := t.best == 0
-		t.best = bestP95(c)
+		t.best, t.foretold = bestP95(c), now
 		return r.pickOpen(now, t.req, c, t.isLost(now) && !first)
 	})
+}
+
+// wordCounts is how long a prediction holds for one who is held while nobody is
+// open to it.
+const wordCounts = 100 * time.Millisecond
+
+// anyCouldBeOpen reports whether it is worth predicting for the request.
+func (r *Router) anyCouldBeOpen(now time.Time, req *Request, c []backends.Candidate) bool {
+	for k := range c {
+		if r.couldBeOpen(now, req, &c[k], r.looks[k].Base) {
+			return true
+		}
+	}
+	return false
+}
+
+// couldBeOpen is isOpen before anything is predicted: base is within a factor of
+// two of what will be.
+func (r *Router) couldBeOpen(now time.Time, req *Request, c *backends.Candidate, base time.Duration) bool {
+	return isIdle(c) || r.isOpen(now, req, c, base/2)
 }
 
 // pickOpen lets the policy choose among those that are open; -1 if none is. To
@@ -270,7 +329,7 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 		return -1
 	}
 	for i := range c {
-		if isIdle(&c[i]) || !lost && r.isOpen(now, req, &c[i]) {
+		if isIdle(&c[i]) || !lost && r.isOpen(now, req, &c[i], expected(c[i].P50, &c[i])) {
 			r.open = append(r.open, c[i])
 		}
 	}
@@ -283,15 +342,16 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 
 // isOpen reports whether an instance can take the request without harm: neither
 // a running answer nor its own would newly miss the time between tokens that was
-// promised, and few prompt tokens are pending there or it may join them.
-func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate) bool {
+// promised, and few prompt tokens are pending there or it may join them, with
+// its first token after ttft.
+func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
 	if c.Harmed > 0 || req.TPOT > 0 && c.TPOT > req.TPOT {
 		return false
 	}
-	return c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c)
+	return c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c, ttft)
 }
 
-// inTime is how far P50 may be past what is left for the first token of a
+// inTime is how far that may be past what is left for the first token of a
 // request that joins others: about one in three is in time even so.
 const inTime = 1.25
 
@@ -300,7 +360,7 @@ const inTime = 1.25
 // that one with the tightest budget would be behind it; if nobody more critical
 // may come; and if it makes few gaps between tokens longer: it was promised none
 // itself, or its prompt is mostly cached.
-func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate) bool {
+func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
 	lately := &r.queue.lately
 	if req.TTFT == 0 || req.Class > lately.class || c.Pending >= joinLimit*r.admission.PendingTokens {
 		return false
@@ -309,7 +369,7 @@ func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate) boo
 		return false
 	}
 	left := min(req.left(now), lately.budget)
-	return float64(expected(c.P50, c)) <= inTime*float64(left)
+	return float64(ttft) <= inTime*float64(left)
 }
 
 // lately is the most urgent that was asked for of late: what waits at engines

@@ -227,9 +227,11 @@ func (r *Router) Refused(now time.Time, req *Request, tried []*backends.Backend,
 	if r.decisions == nil || !r.decisions.wants(now, req.Explain, true) {
 		return nil
 	}
-	open := func(c *backends.Candidate) bool { return r.admission == nil || isIdle(c) || r.isOpen(now, req, c) }
+	open := func(c *backends.Candidate) bool {
+		return r.admission == nil || isIdle(c) || r.isOpen(now, req, c, expected(c.P50, c))
+	}
 	var d *Decision
-	claim, err := r.pool.Claim(now, backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}, tried, func(c []backends.Candidate) int {
+	claim, err := r.pool.Claim(now, req.demand(), tried, func(c []backends.Candidate) int {
 		r.foretell(now, req, c)
 		d = r.write(now, req, len(tried), c, -1, open)
 		return -1

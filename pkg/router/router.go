@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"time"
 
 	"github.com/firsttoken/firsttoken/pkg/backends"
@@ -48,6 +49,7 @@ type Router struct {
 	admission *Admission // nil: everybody is let in at once
 	queue     queue
 	open      []backends.Candidate // scratch, guarded by the queue's mutex
+	looks     []predictor.Look     // scratch, guarded by the pool's critical section
 
 	decisions *Decisions // nil: none are recorded
 }
@@ -110,7 +112,10 @@ type Lease struct {
 // Claim chooses a backend for req, leaving out those already tried, and
 // counts the work on it. The error wraps backends.ErrNoBackend.
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
-	return r.claimFrom(now, req, tried, nil, func(c []backends.Candidate) int { return r.policy.Pick(now, req, c) })
+	return r.claimFrom(now, req, tried, nil, func(c []backends.Candidate) int {
+		r.foretell(now, req, c)
+		return r.policy.Pick(now, req, c)
+	})
 }
 
 // claim claims one of those that pickOpen offers to the policy.
@@ -120,10 +125,8 @@ func (r *Router) claim(now time.Time, req *Request, tried []*backends.Backend, p
 
 // claimFrom claims what pick picks. open tells whom it could pick; nil: all.
 func (r *Router) claimFrom(now time.Time, req *Request, tried []*backends.Backend, open func(*backends.Candidate) bool, pick func([]backends.Candidate) int) (*Lease, error) {
-	work := backends.Work{PromptTokens: req.PromptTokens, Blocks: req.Blocks}
 	var seen *Decision
-	claim, err := r.pool.Claim(now, work, tried, func(c []backends.Candidate) int {
-		r.foretell(now, req, c)
+	claim, err := r.pool.Claim(now, req.demand(), tried, func(c []backends.Candidate) int {
 		k := pick(c)
 		seen = r.see(now, req, tried, c, k, open)
 		return k
@@ -136,17 +139,41 @@ func (r *Router) claimFrom(now time.Time, req *Request, tried []*backends.Backen
 	return l, nil
 }
 
+// demand is the request as the pool sees it.
+func (q *Request) demand() backends.Work {
+	return backends.Work{PromptTokens: q.PromptTokens, Blocks: q.Blocks}
+}
+
 // foretell predicts for every candidate, if the policy asks for it.
 func (r *Router) foretell(now time.Time, req *Request, c []backends.Candidate) {
 	if r.foresight == nil || !r.foresees {
 		return
 	}
+	r.lookAt(now, req, c)
+	r.predict(now, req, c)
+}
+
+// lookAt fills in what every candidate looks like to the request. It runs in the
+// pool's critical section, as predict does after it.
+func (r *Router) lookAt(now time.Time, req *Request, c []backends.Candidate) {
+	r.looks = slices.Grow(r.looks[:0], len(c))[:len(c)]
 	for k := range c {
-		tell(r.foresight.Instances[c[k].Index], c[k].Signals)
-		f := r.foresight.Pool.Predict(now, r.foresight.Instances[c[k].Index], req.work(now, req.PromptTokens-c[k].Cached))
-		c[k].P50, c[k].P95, c[k].TPOT = f.P50, f.P95, f.TPOT
-		c[k].Own, c[k].Decoding, c[k].Harmed, c[k].Pending, c[k].Young = f.Own, f.Decoding, f.Harmed, f.Pending, f.Young
-		c[k].Stale = !c[k].Signals.At.IsZero() && c[k].Signals.Age(now) > staleAfter
+		r.foresight.lookAt(now, req, &c[k], &r.looks[k])
+	}
+}
+
+func (f *Foresight) lookAt(now time.Time, req *Request, c *backends.Candidate, l *predictor.Look) {
+	tell(f.Instances[c.Index], c.Signals)
+	f.Instances[c.Index].Look(now, req.work(now, req.PromptTokens-c.Cached), l)
+	c.TPOT, c.Own, c.Decoding, c.Harmed, c.Pending, c.Young = l.TPOT, l.Own, l.Decoding, l.Harmed, l.Pending, l.Young
+	c.Stale = !c.Signals.At.IsZero() && c.Signals.Age(now) > staleAfter
+}
+
+// predict asks the estimators about every candidate that was looked at.
+func (r *Router) predict(now time.Time, req *Request, c []backends.Candidate) {
+	for k := range c {
+		p, _ := r.foresight.Pool.Foretell(now, &r.looks[k])
+		c[k].P50, c[k].P95 = p.P50, p.P95
 		r.foresight.account(now, &c[k], req)
 	}
 }
@@ -221,7 +248,7 @@ func (l *Lease) FirstToken(now time.Time) {
 	l.claim.FirstToken(now)
 	l.begun(now)
 	l.Token(now)
-	l.router.Pump(now)
+	l.router.roomAt(now, l.claim.Backend)
 }
 
 // Token notes a token of a streamed answer after the first.
@@ -265,7 +292,7 @@ func (l *Lease) Prediction() (p predictor.Prediction, by predictor.Kind, ok bool
 // ejected the backend. Only the first call counts, on whatever goroutine.
 func (l *Lease) Done(now time.Time, o backends.Outcome) backends.Ejection {
 	e := l.end(now, o)
-	l.router.Pump(now)
+	l.router.roomAt(now, l.claim.Backend)
 	return e
 }
 

@@ -42,18 +42,14 @@ func (p *Pace) Arrived(now time.Time, burst Share) (over bool) {
 	}
 	usual, known := p.usual(now)
 	p.sum = p.faded(now) + 1
-	p.at = later(p.at, now)
+	if now.After(p.at) {
+		p.at = now
+	}
 	n := p.count(now)
 	return known && n > burstFloor && float64(n) > usual*(1+float64(burst))*burstSeconds
 }
 
-// Usual is the usual rate in requests a second; false until it is known.
-func (p *Pace) Usual(now time.Time) (rate float64, known bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.usual(now)
-}
-
+// usual is the usual rate in requests a second; false until it is known.
 func (p *Pace) usual(now time.Time) (rate float64, known bool) {
 	passed := now.Sub(p.begun)
 	if p.begun.IsZero() || passed < usualLearned {
@@ -84,11 +80,4 @@ func (p *Pace) count(now time.Time) (n int) {
 		n += int(k)
 	}
 	return n
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

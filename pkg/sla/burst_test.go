@@ -52,22 +52,22 @@ func TestPace(t *testing.T) {
 
 func TestUsual(t *testing.T) {
 	var p Pace
-	if _, known := p.Usual(t0); known {
+	if _, known := p.usual(t0); known {
 		t.Error("known of nothing")
 	}
 	now, _ := arrive(&p, t0, 5, 10*time.Minute, 0)
-	if rate, known := p.Usual(now); !known || math.Abs(rate-5) > 0.01 {
+	if rate, known := p.usual(now); !known || math.Abs(rate-5) > 0.01 {
 		t.Errorf("after 10 minutes of 5/s: %v, %v", rate, known)
 	}
 	now, _ = arrive(&p, now, 5, 3*time.Hour, 0)
-	if rate, _ := p.Usual(now); math.Abs(rate-5) > 0.01 {
+	if rate, _ := p.usual(now); math.Abs(rate-5) > 0.01 {
 		t.Errorf("after hours of 5/s: %v", rate)
 	}
 	now, _ = arrive(&p, now, 15, time.Hour, 0)
-	if rate, _ := p.Usual(now); rate < 9.5 || rate > 10.8 { // halfway, a little more: the start weighs less
+	if rate, _ := p.usual(now); rate < 9.5 || rate > 10.8 { // halfway, a little more: the start weighs less
 		t.Errorf("after an hour of 15/s: %v", rate)
 	}
-	if rate, _ := p.Usual(now.Add(10 * time.Hour)); rate > 0.02 {
+	if rate, _ := p.usual(now.Add(10 * time.Hour)); rate > 0.02 {
 		t.Errorf("after 10 hours of nothing: %v", rate)
 	}
 }
@@ -83,7 +83,7 @@ func TestPaceOutOfOrder(t *testing.T) {
 			now = now.Add(time.Duration(rng.Int64N(int64(1000 * time.Hour))))
 		}
 		p.Arrived(now, 0.3)
-		if rate, known := p.Usual(now); known && !(rate >= 0 && rate < 1e9) {
+		if rate, known := p.usual(now); known && !(rate >= 0 && rate < 1e9) {
 			t.Fatalf("rate %v", rate)
 		}
 	}
