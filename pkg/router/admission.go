@@ -320,35 +320,49 @@ func (r *Router) couldBeOpen(now time.Time, req *Request, c *backends.Candidate,
 	return isIdle(c) || r.isOpen(now, req, c, base/2)
 }
 
-// pickOpen lets the policy choose among those that are open; -1 if none is. To
-// the lost only idle ones are, and those only while half of all are idle: a
-// late answer must not make others late.
+// pickOpen lets the policy choose among those that are open and those worth
+// waiting for; -1 if none is, or the choice is to wait. To the lost only idle
+// ones are open, and those only while half of all are idle: a late answer must
+// not make others late.
 func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, lost bool) int {
-	r.open = r.open[:0]
+	r.choice, r.open = r.choice[:0], 0
 	if lost && 2*idle(c) < len(c) {
 		return -1
 	}
+	isOpen := func(c *backends.Candidate) bool {
+		return isIdle(c) || !lost && r.isOpen(now, req, c, expected(c.P50, c))
+	}
 	for i := range c {
-		if isIdle(&c[i]) || !lost && r.isOpen(now, req, &c[i], expected(c[i].P50, &c[i])) {
-			r.open = append(r.open, c[i])
+		if isOpen(&c[i]) {
+			r.choice = append(r.choice, c[i])
 		}
 	}
-	if len(r.open) == 0 {
+	if r.open = len(r.choice); r.open == 0 {
 		return -1
 	}
-	chosen := r.open[r.policy.Pick(now, req, r.open)].Index
-	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == chosen })
+	for i := range c {
+		if !lost && isHarmless(req, &c[i]) && cachesEnough(req, &c[i]) && !isOpen(&c[i]) {
+			r.choice = append(r.choice, c[i])
+		}
+	}
+	k := r.policy.Pick(now, req, r.choice)
+	if k >= r.open {
+		return -1
+	}
+	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == r.choice[k].Index })
 }
 
-// isOpen reports whether an instance can take the request without harm: neither
-// a running answer nor its own would newly miss the time between tokens that was
-// promised, and few prompt tokens are pending there or it may join them, with
-// its first token after ttft.
+// isOpen reports whether an instance can take the request now: it does no harm
+// there, and few prompt tokens are pending or it may join them, with its first
+// token after ttft.
 func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
-	if c.Harmed > 0 || req.TPOT > 0 && c.TPOT > req.TPOT {
-		return false
-	}
-	return c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c, ttft)
+	return isHarmless(req, c) && (c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c, ttft))
+}
+
+// isHarmless reports whether the request would neither make a running answer
+// newly miss what was promised of its tokens nor miss it itself.
+func isHarmless(req *Request, c *backends.Candidate) bool {
+	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT)
 }
 
 // inTime is how far that may be past what is left for the first token of a

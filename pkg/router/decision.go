@@ -218,7 +218,7 @@ func (r *Router) whyClosed(req *Request, c *backends.Candidate) string {
 // offered reports whether the policy was last offered a candidate. Called with
 // the queue locked.
 func (r *Router) offered(c *backends.Candidate) bool {
-	return slices.ContainsFunc(r.open, func(o backends.Candidate) bool { return o.Index == c.Index })
+	return slices.ContainsFunc(r.choice[:r.open], func(o backends.Candidate) bool { return o.Index == c.Index })
 }
 
 // Refused records that a request got no backend after it was held for a while:

@@ -48,7 +48,8 @@ type Router struct {
 
 	admission *Admission // nil: everybody is let in at once
 	queue     queue
-	open      []backends.Candidate // scratch, guarded by the queue's mutex
+	choice    []backends.Candidate // what the policy chooses from: open ones, then those worth waiting for
+	open      int                  // how many of them are open; scratch both, guarded by the queue's mutex
 	looks     []predictor.Look     // scratch, guarded by the pool's critical section
 
 	decisions *Decisions // nil: none are recorded
