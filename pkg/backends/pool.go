@@ -3,6 +3,7 @@ package backends
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -41,8 +42,10 @@ type Candidate struct {
 	Stale    bool          // the engine's own numbers are older than they should be
 	Harmed   int           // requests decoding there that would newly miss their TPOT objective
 	Pending  int           // prompt tokens ahead of it, of this gateway and others
+	Full     bool          // a running request must end there before another begins
 
 	unready bool // cold or being warmed
+	healthy bool // neither down, ejected nor in probation
 
 	// Compliance is the share of requests of the same contract that met it there
 	// lately, 0..1; 1 where nobody keeps count.
@@ -135,7 +138,8 @@ type survey struct {
 }
 
 // survey lists who may be chosen: the healthy that do not stand by, or everyone who
-// is not draining; of these the ready, if enough are. The list is valid until the next
+// is not draining, of these those that stand by and are healthy, if there are any;
+// of all these the ready, if enough are. The list is valid until the next
 // survey.
 func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) survey {
 	s := survey{free: p.claims.buf[:0]}
@@ -145,6 +149,9 @@ func (p *Pool) survey(now time.Time, w Work, tried []*Backend, everyone bool) su
 		b.mu.Unlock()
 	}
 	p.claims.buf = s.free
+	if everyone {
+		s.free = healthiest(s.free)
+	}
 	s.free = warmest(s.free)
 	return s
 }
@@ -165,7 +172,7 @@ func (s *survey) add(now time.Time, w Work, i int, b *Backend, everyone, tried b
 		} else if !tried {
 			s.free = append(s.free, Candidate{
 				Backend: b, Index: i, Load: b.load.snapshot(now), Cached: b.cache.tokens(w),
-				Weight: b.rampedWeight(now), Signals: b.signals, unready: b.unready(),
+				Weight: b.rampedWeight(now), Signals: b.signals, unready: b.unready(), healthy: state == Up,
 			})
 		}
 	case state == Probation && !b.health.probing && !full && s.due == nil && !b.unready():
@@ -187,6 +194,16 @@ func (p *Pool) Look(now time.Time, w Work, place int, tried []*Backend) (c Candi
 		return c, false
 	}
 	return s.free[0], true
+}
+
+// healthiest leaves the engines out that are down or ejected, unless that leaves
+// nobody.
+func healthiest(free []Candidate) []Candidate {
+	unhealthy := func(c Candidate) bool { return !c.healthy }
+	if !slices.ContainsFunc(free, func(c Candidate) bool { return c.healthy }) || !slices.ContainsFunc(free, unhealthy) {
+		return free
+	}
+	return slices.DeleteFunc(free, unhealthy)
 }
 
 func (s *survey) unavailable(model string) *Unavailable {

@@ -97,12 +97,17 @@ func TestCallInOneByOne(t *testing.T) {
 	}
 }
 
-// When nobody else is left, who stands by is better than nobody.
+// When nobody else is left, who stands by serves, and not those that are down
+// beside it; they do when it is down as well.
 func TestStandbyWhenNobodyIsLeft(t *testing.T) {
 	p := testPool(spec("a"), spec("b", standby))
 	probe(backend(p, "a"), 0, "---")
-	if got := candidates(t, p, after(5)); got != "ab" {
+	if got := candidates(t, p, after(5)); got != "b" {
 		t.Errorf("%q may be chosen", got)
+	}
+	probe(backend(p, "b"), 5, "---")
+	if got := candidates(t, p, after(10)); got != "ab" {
+		t.Errorf("with b down as well %q may be chosen", got)
 	}
 }
 

@@ -58,6 +58,7 @@ type Ticket struct {
 	promised bool          // by a contract: past the deadline it is shed
 	best     time.Duration // lowest prediction as of foretold
 	foretold time.Time
+	cost     int // prompt tokens to compute where most are cached, as of foretold
 	decided  bool
 	notify   func()
 }
@@ -240,12 +241,28 @@ func (r *Router) letOneIn(now time.Time, promising func(*Ticket) bool) bool {
 }
 
 // letOneOf offers places to one class: to tenants that have not had more than
-// their share, then to all.
+// their share, then to all. While many wait, not all of them will be in time, and
+// who costs less than the others comes first: so most are.
 func (r *Router) letOneOf(now time.Time, from, to int, promising func(*Ticket) bool) bool {
 	share := r.queue.tenants.share(now, r.queue.held[from:to])
 	modest := func(t *Ticket) bool { return !t.isLost(now) && r.queue.tenants.within(t, share) }
 	greedy := func(t *Ticket) bool { return !t.isLost(now) && !r.queue.tenants.within(t, share) }
+	if to-from > tries {
+		usual := meanCost(r.queue.held[from:to])
+		cheap := func(t *Ticket) bool { return t.cost <= usual && modest(t) }
+		if r.offer(now, from, to, cheap, promising, tries) {
+			return true
+		}
+	}
 	return r.offer(now, from, to, modest, promising, tries) || r.offer(now, from, to, greedy, promising, tries)
+}
+
+func meanCost(held []*Ticket) int {
+	sum := 0
+	for _, t := range held {
+		sum += t.cost
+	}
+	return sum / len(held)
 }
 
 // offer lets in the first of some of the held that anybody is open to.
@@ -295,9 +312,18 @@ func (r *Router) claimOpen(now time.Time, t *Ticket) (*Lease, error) {
 		}
 		r.predict(now, t.req, c)
 		first := t.best == 0
-		t.best, t.foretold = bestP95(c), now
+		t.best, t.foretold, t.cost = bestP95(c), now, t.req.leastUncached(c)
 		return r.pickOpen(now, t.req, c, t.isLost(now) && !first)
 	})
+}
+
+// leastUncached is how many of its prompt tokens have to be computed at least.
+func (q *Request) leastUncached(c []backends.Candidate) int {
+	most := 0
+	for i := range c {
+		most = max(most, c[i].Cached)
+	}
+	return max(q.PromptTokens-most, 0)
 }
 
 // wordCounts is how long a prediction holds for one who is held while nobody is
@@ -360,14 +386,11 @@ func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft
 }
 
 // isHarmless reports whether the request would neither make a running answer
-// newly miss what was promised of its tokens nor miss it itself.
+// newly miss what was promised of its tokens nor miss it itself, nor join those
+// that wait for a running one to end.
 func isHarmless(req *Request, c *backends.Candidate) bool {
-	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT)
+	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT) && !(c.Full && c.Pending > 0)
 }
-
-// inTime is how far that may be past what is left for the first token of a
-// request that joins others: about one in three is in time even so.
-const inTime = 1.25
 
 // mayJoin reports whether the request may wait at an engine where many prompt
 // tokens are pending: if there is about an even chance that it is in time, and
@@ -383,7 +406,7 @@ func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate, ttf
 		return false
 	}
 	left := min(req.left(now), lately.budget)
-	return float64(ttft) <= inTime*float64(left)
+	return ttft <= left
 }
 
 // lately is the most urgent that was asked for of late: what waits at engines

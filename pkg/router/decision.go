@@ -81,6 +81,7 @@ const (
 	ClosedPending = "pending_tokens" // too many prompt tokens wait there
 	ClosedHarm    = "harm"           // a running answer would newly miss its time per token
 	ClosedTPOT    = "tpot"           // the request's own answer would
+	ClosedFull    = "full"           // prompts wait there for a running request to end
 	ClosedLost    = "lost"           // the request can hardly be in time, and gets idle engines only
 )
 
@@ -209,6 +210,8 @@ func (r *Router) whyClosed(req *Request, c *backends.Candidate) string {
 		return ClosedHarm
 	case req.TPOT > 0 && c.TPOT > req.TPOT:
 		return ClosedTPOT
+	case c.Full && c.Pending > 0:
+		return ClosedFull
 	case r.admission != nil && c.Pending >= r.admission.PendingTokens:
 		return ClosedPending
 	}

@@ -166,7 +166,7 @@ func (r *Router) lookAt(now time.Time, req *Request, c []backends.Candidate) {
 func (f *Foresight) lookAt(now time.Time, req *Request, c *backends.Candidate, l *predictor.Look) {
 	tell(f.Instances[c.Index], c.Signals)
 	f.Instances[c.Index].Look(now, req.work(now, req.PromptTokens-c.Cached), l)
-	c.TPOT, c.Own, c.Decoding, c.Harmed, c.Pending, c.Young = l.TPOT, l.Own, l.Decoding, l.Harmed, l.Pending, l.Young
+	c.TPOT, c.Own, c.Decoding, c.Harmed, c.Pending, c.Young, c.Full = l.TPOT, l.Own, l.Decoding, l.Harmed, l.Pending, l.Young, l.Regime == predictor.KVFull
 	c.Stale = !c.Signals.At.IsZero() && c.Signals.Age(now) > staleAfter
 }
 
