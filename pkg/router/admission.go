@@ -356,7 +356,7 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 		return -1
 	}
 	isOpen := func(c *backends.Candidate) bool {
-		return isIdle(c) || !lost && r.isOpen(now, req, c, expected(c.P50, c))
+		return isIdle(c) || !lost && r.isOpen(now, req, c, likely(c))
 	}
 	for i := range c {
 		if isOpen(&c[i]) {
@@ -382,14 +382,26 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 // there, and few prompt tokens are pending or it may join them, with its first
 // token after ttft.
 func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
-	return isHarmless(req, c) && (c.Pending < r.admission.PendingTokens || r.mayJoin(now, req, c, ttft))
+	return isHarmless(req, c) && (float64(c.Pending) < ownShare(c)*float64(r.admission.PendingTokens) || r.mayJoin(now, req, c, ttft))
+}
+
+// ownShare is which part of the requests at an engine were this gateway's when
+// it was last asked; at least a tenth. Gateways that do not see each other share
+// the room they fill.
+func ownShare(c *backends.Candidate) float64 {
+	const few = 4
+	s := c.Signals
+	if all := s.Running + s.Waiting; !s.At.IsZero() && all > few {
+		return min(max(float64(s.OwnInFlight)/all, 0.1), 1)
+	}
+	return 1
 }
 
 // isHarmless reports whether the request would neither make a running answer
 // newly miss what was promised of its tokens nor miss it itself, nor join those
 // that wait for a running one to end.
 func isHarmless(req *Request, c *backends.Candidate) bool {
-	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT) && !(c.Full && c.Pending > 0)
+	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT) && (!c.Full || c.Pending == 0)
 }
 
 // mayJoin reports whether the request may wait at an engine where many prompt
@@ -405,8 +417,16 @@ func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate, ttf
 	if req.TPOT > 0 && 2*(req.PromptTokens-c.Cached) > r.admission.PendingTokens {
 		return false
 	}
-	left := min(req.left(now), lately.budget)
-	return ttft <= left
+	return ttft <= min(req.left(now), lately.budget)
+}
+
+// likely is about the time to first token that an even chance is judged by. An
+// engine of unknown speed has to have more to spare.
+func likely(c *backends.Candidate) time.Duration {
+	if c.Young {
+		return expected(c.P95, c)
+	}
+	return expected(c.P50, c)
 }
 
 // lately is the most urgent that was asked for of late: what waits at engines

@@ -231,7 +231,7 @@ func (r *Router) Refused(now time.Time, req *Request, tried []*backends.Backend,
 		return nil
 	}
 	open := func(c *backends.Candidate) bool {
-		return r.admission == nil || isIdle(c) || r.isOpen(now, req, c, expected(c.P50, c))
+		return r.admission == nil || isIdle(c) || r.isOpen(now, req, c, likely(c))
 	}
 	var d *Decision
 	claim, err := r.pool.Claim(now, req.demand(), tried, func(c []backends.Candidate) int {
