@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -16,28 +17,7 @@ func configCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check a configuration file and its contracts, and report everything wrong with them",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Load(args[0], os.LookupEnv)
-			if err != nil {
-				return err
-			}
-			set, err := app.LoadContracts(cfg.Contracts)
-			if err != nil {
-				return err
-			}
-			backends := 0
-			for _, m := range cfg.Models {
-				backends += len(m.Backends)
-			}
-			out := cmd.OutOrStdout()
-			fmt.Fprintf(out, "%s: ok, %s, %s", args[0], count(len(cfg.Models), "model"), count(backends, "backend"))
-			if n := len(set.Contracts()); n > 0 {
-				fmt.Fprintf(out, ", %s", count(n, "contract"))
-			}
-			fmt.Fprintln(out)
-			noteShadowed(out, set)
-			return nil
-		},
+		RunE:  func(cmd *cobra.Command, args []string) error { return checkConfig(cmd.OutOrStdout(), args[0]) },
 	}, &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the configuration file",
@@ -52,6 +32,28 @@ func configCommand() *cobra.Command {
 		},
 	})
 	return cmd
+}
+
+func checkConfig(out io.Writer, file string) error {
+	cfg, err := config.Load(file, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	set, err := app.LoadContracts(cfg.Contracts)
+	if err != nil {
+		return err
+	}
+	backends := 0
+	for _, m := range cfg.Models {
+		backends += len(m.Backends)
+	}
+	fmt.Fprintf(out, "%s: ok, %s, %s", file, count(len(cfg.Models), "model"), count(backends, "backend"))
+	if n := len(set.Contracts()); n > 0 {
+		fmt.Fprintf(out, ", %s", count(n, "contract"))
+	}
+	fmt.Fprintln(out)
+	noteShadowed(out, set)
+	return nil
 }
 
 func count(n int, noun string) string {

@@ -82,7 +82,7 @@ func sim(cmd *cobra.Command, f simFlags) error {
 	}
 	defer control.stop()
 	if f.gateway != "" {
-		if err := os.WriteFile(f.gateway, []byte(running.GatewayConfig()), 0o644); err != nil {
+		if err := os.WriteFile(f.gateway, []byte(running.GatewayConfig()), 0o644); err != nil { //nolint:gosec // simulated engines have no secrets
 			return fmt.Errorf("write the gateway configuration: %w", err)
 		}
 	}

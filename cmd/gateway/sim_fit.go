@@ -36,7 +36,7 @@ half of its points and predicts the other half; that takes minutes.`,
 			if dir == "" {
 				return errors.New(dataFolder + " is not set: it names the folder with measured/*.csv that sim validate compares with")
 			}
-			if _, err := os.Stat(filepath.Join(dir, "measured")); err != nil {
+			if _, err := os.Stat(filepath.Join(dir, "measured")); err != nil { //nolint:gosec // the folder the user names
 				return fmt.Errorf("%s has no measured data: %w", dataFolder, err)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

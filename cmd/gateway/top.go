@@ -56,7 +56,7 @@ func runTop(cmd *cobra.Command, f topFlags) error {
 	if f.interval < shortestInterval {
 		return fmt.Errorf("--interval %v is too short: give %v or more", f.interval, shortestInterval)
 	}
-	client, err := top.NewClient(f.url, nil)
+	client, err := top.NewClient(f.url)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (f *topFlags) watch(ctx context.Context, client *top.Client, first top.Snap
 	}
 	defer func() { err = errors.Join(err, screen.Close()) }()
 	loop := top.Loop{
-		Fetch: client.Fetch, Screen: screen, Model: f.model, Interval: f.interval,
+		Fetch: client.Fetch, Screen: screen, Keys: screen.Keys(), Model: f.model, Interval: f.interval,
 		Style: top.Style{Colour: os.Getenv("NO_COLOR") == "", Zone: time.Local},
 	}
 	return loop.Run(ctx, first)

@@ -15,7 +15,7 @@ func operator(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(admin.State{Version: "v9", Revision: 7, Ready: true, Models: []admin.Model{{Name: "llama", Backends: []admin.Backend{{Name: "h100-1", State: "up"}}}}})
+		_ = json.NewEncoder(w).Encode(admin.State{Version: "v9", Revision: 7, Ready: true, Models: []admin.Model{{Name: "llama", Backends: []admin.Backend{{Name: "h100-1", State: "up", Readiness: "ready"}}}}})
 	})
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(admin.Events{Events: []admin.Event{{Seq: 1, Level: "info", Message: "serving"}}, Next: 1})

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -105,6 +107,27 @@ func TestBadQueries(t *testing.T) {
 	}
 }
 
+// bounded notes the deadline of a connection.
+type bounded struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (b *bounded) SetWriteDeadline(t time.Time) error { b.until = t; return nil }
+
+// Who does not read holds an answer in memory, but not for ever.
+func TestSlowReaderIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, path := range admin.Paths() {
+			w := &bounded{ResponseRecorder: httptest.NewRecorder()}
+			handler(&decider{}, admin.NewLog(3)).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			if want := time.Now().Add(30 * time.Second); !w.until.Equal(want) {
+				t.Errorf("%s may be read until %v, want %v", path, w.until, want)
+			}
+		}
+	})
+}
+
 func TestEvents(t *testing.T) {
 	log := admin.NewLog(5)
 	h := handler(&decider{}, log)
@@ -166,6 +189,29 @@ func TestEventFields(t *testing.T) {
 		"for": "1.5s", "error": "broken", "stack": "main.go", "ok": "true", "long": strings.Repeat("é", 512) + "…"} {
 		if f[name] != want {
 			t.Errorf("%s is %q, want %q", name, f[name], want)
+		}
+	}
+}
+
+// What is made of parts is JSON, and numbers have no more digits than people read.
+func TestEventFieldsOfParts(t *testing.T) {
+	log := admin.NewLog(5)
+	type part struct {
+		Share float64 `json:"share"`
+		Rows  int64   `json:"rows"`
+		Why   string  `json:"why"`
+	}
+	shared := &part{Share: 1.0 / 3, Rows: 1<<53 + 1, Why: "a < b"}
+	zap.New(log).Info("m", zap.Any("record", []part{*shared}), zap.Any("pointer", shared), zap.Float64s("requests", []float64{50.123456789, 1e-9}),
+		zap.Float64("coverage", 0.673999999999), zap.Float64("tokens", 12345678.9), zap.Float64("none", math.NaN()), zap.Any("odd", []float64{math.Inf(1)}),
+		zap.Dict("dict", zap.Float64("a", 2.0/3)), zap.Strings("names", []string{"a", "b"}), zap.Any("nothing", nil))
+	var e admin.Events
+	get(t, handler(&decider{}, log), "GET", "/events", &e)
+	const one = `{"rows":9007199254740993,"share":0.333333,"why":"a < b"}`
+	for name, want := range map[string]string{"record": "[" + one + "]", "pointer": one, "requests": "[50.1235,1e-09]", "coverage": "0.674", "tokens": "12345679",
+		"none": "NaN", "odd": "[+Inf]", "dict": `{"a":0.666667}`, "names": `["a","b"]`, "nothing": "<nil>"} {
+		if got := e.Events[0].Fields[name]; got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
 }

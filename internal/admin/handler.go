@@ -47,8 +47,10 @@ type Problem struct {
 	} `json:"error"`
 }
 
-// What a limit is if none is given, and at most.
+// limited is the parameter for how much to answer, and what it is if it is not
+// given, and at most.
 const (
+	limited    = "limit"
 	usualLimit = 100
 	mostLimit  = 1000
 )
@@ -60,65 +62,42 @@ func Paths() []string { return []string{"/state", "/decisions", "/events", "/eva
 func New(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/state", get(nil, func(query) (any, *wrong) { return s.State(time.Now()), nil }))
-	mux.Handle("/decisions", get([]string{"model", "contract", "backend", "request", "limit"}, s.decisions))
-	mux.Handle("/events", get([]string{"since", "limit"}, s.events))
-	mux.Handle("/evaluations", get([]string{"limit"}, s.evaluations))
+	mux.Handle("/decisions", get([]string{"model", "contract", "backend", "request", limited}, s.decisions))
+	mux.Handle("/events", get([]string{"since", limited}, s.events))
+	mux.Handle("/evaluations", get([]string{limited}, s.evaluations))
 	return mux
 }
 
 func (s Sources) decisions(q query) (any, *wrong) {
-	limit, bad := q.limit()
-	if bad != nil {
-		return nil, bad
-	}
 	return Decisions{s.Decisions.List(router.Filter{
-		Model: q["model"], Contract: q["contract"], Backend: q["backend"], Request: q["request"], Limit: limit,
+		Model: q.given["model"], Contract: q.given["contract"], Backend: q.given["backend"], Request: q.given["request"], Limit: q.limit,
 	})}, nil
 }
 
 func (s Sources) events(q query) (any, *wrong) {
-	limit, bad := q.limit()
-	if bad != nil {
-		return nil, bad
-	}
-	given, ok := q["since"]
+	given, ok := q.given["since"]
 	if !ok {
-		return s.Events.after(0, limit, true), nil
+		return s.Events.after(0, q.limit, true), nil
 	}
 	since, err := strconv.ParseUint(given, 10, 63)
 	if err != nil {
 		return nil, &wrong{"since", fmt.Sprintf("since is %q; give the number of an event, such as next of the last answer, or 0 for all", clip(given))}
 	}
-	return s.Events.after(since, limit, false), nil
+	return s.Events.after(since, q.limit, false), nil
 }
 
 func (s Sources) evaluations(q query) (any, *wrong) {
-	limit, bad := q.limit()
-	if bad != nil {
-		return nil, bad
-	}
 	all := s.Evaluations()
-	out := append([]rollback.Record{}, all[:min(limit, len(all))]...)
-	return Evaluations{out}, nil
+	return Evaluations{append([]rollback.Record{}, all[:min(q.limit, len(all))]...)}, nil
 }
 
 // wrong is what a query has wrong.
 type wrong struct{ param, message string }
 
-// query holds each parameter once.
-type query map[string]string
-
-// limit is how much is asked for.
-func (q query) limit() (int, *wrong) {
-	given, ok := q["limit"]
-	if !ok {
-		return usualLimit, nil
-	}
-	n, err := strconv.Atoi(given)
-	if err != nil || n < 1 || n > mostLimit {
-		return 0, &wrong{"limit", fmt.Sprintf("limit is %q; give a number from 1 to %d", clip(given), mostLimit)}
-	}
-	return n, nil
+// query is what is asked for.
+type query struct {
+	given map[string]string // each parameter once
+	limit int               // of how much
 }
 
 // get answers GET with JSON. known are the parameters that it takes.
@@ -146,19 +125,33 @@ func get(known []string, answer func(query) (any, *wrong)) http.Handler {
 func read(raw string, known []string) (query, *wrong) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return nil, &wrong{"", "the query can't be read: " + clip(err.Error()) + "; write it as name=value&name=value, percent-encoded"}
+		return query{}, &wrong{"", "the query can't be read: " + clip(err.Error()) + "; write it as name=value&name=value, percent-encoded"}
 	}
-	q := query{}
+	q := query{given: map[string]string{}, limit: usualLimit}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, &wrong{clip(name), unknown(name, known)}
+			return query{}, &wrong{clip(name), unknown(name, known)}
 		case len(values[name]) > 1:
-			return nil, &wrong{name, name + " is given more than once; give it once"}
+			return query{}, &wrong{name, name + " is given more than once; give it once"}
 		}
-		q[name] = values[name][0]
+		q.given[name] = values[name][0]
 	}
-	return q, nil
+	bad := q.readLimit()
+	return q, bad
+}
+
+func (q *query) readLimit() *wrong {
+	given, ok := q.given[limited]
+	if !ok {
+		return nil
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil || n < 1 || n > mostLimit {
+		return &wrong{limited, fmt.Sprintf("limit is %q; give a number from 1 to %d", clip(given), mostLimit)}
+	}
+	q.limit = n
+	return nil
 }
 
 func unknown(name string, known []string) string {
@@ -183,7 +176,12 @@ func refuse(w http.ResponseWriter, status int, bad *wrong) {
 	write(w, status, p)
 }
 
+// readWithin is how long an asker may take to read an answer, which is kept in
+// memory until then.
+const readWithin = 30 * time.Second
+
 func write(w http.ResponseWriter, status int, v any) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readWithin)) // not every writer has deadlines
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")

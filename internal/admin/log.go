@@ -1,7 +1,12 @@
 package admin
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"math"
+	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +80,8 @@ func (k *kept) add(e Event) {
 	k.lines[(e.Seq-1)%uint64(k.size)] = e
 }
 
-// text is a field's value as people read it, and no longer than that.
+// text is a field's value as people read it, and no longer than that: numbers
+// with six digits, what is made of parts as JSON.
 func text(v any) string {
 	s := ""
 	switch v := v.(type) {
@@ -83,13 +89,70 @@ func text(v any) string {
 		s = string(v)
 	case time.Time:
 		s = v.Format(time.RFC3339Nano)
+	case float64:
+		s = number(v)
+	case float32:
+		s = number(float64(v))
 	default:
-		s = fmt.Sprint(v)
+		s = whole(v)
 	}
 	if len(s) > maxField {
 		s = strings.ToValidUTF8(s[:maxField], "") + "…"
 	}
 	return s
+}
+
+// number keeps six digits, and all of those before the point.
+func number(x float64) string {
+	if math.Abs(x) >= 1e6 && math.Abs(x) < 1e15 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 6, 64)
+}
+
+// whole is a value that may have parts.
+func whole(v any) string {
+	switch reflect.ValueOf(v).Kind() {
+	case reflect.Struct, reflect.Map, reflect.Slice, reflect.Array, reflect.Pointer:
+	default:
+		return fmt.Sprint(v)
+	}
+	text, err := json.Marshal(v)
+	if err != nil { // a number that JSON does not know
+		return fmt.Sprint(v)
+	}
+	var parts any
+	read := json.NewDecoder(bytes.NewReader(text))
+	read.UseNumber()
+	if err := read.Decode(&parts); err != nil {
+		return string(text)
+	}
+	var out bytes.Buffer
+	write := json.NewEncoder(&out)
+	write.SetEscapeHTML(false)
+	if err := write.Encode(rounded(parts)); err != nil {
+		return string(text)
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}
+
+// rounded is decoded JSON with the numbers as number has them.
+func rounded(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if x, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), ".eE") {
+			return json.Number(number(x))
+		}
+	case []any:
+		for i := range v {
+			v[i] = rounded(v[i])
+		}
+	case map[string]any:
+		for name := range v {
+			v[name] = rounded(v[name])
+		}
+	}
+	return v
 }
 
 // after returns lines numbered above since, the oldest first: the first limit of them, or

@@ -44,7 +44,7 @@ type Backend struct {
 	Name      string  `json:"name"`
 	Host      string  `json:"host"`      // of its URL, with the port; no path, no credentials
 	State     string  `json:"state"`     // up, draining, down, ejected or probation
-	Readiness string  `json:"readiness"` // cold, warming, ready or draining
+	Readiness string  `json:"readiness"` // standby, cold, warming, ready or draining
 	Breaker   string  `json:"breaker"`   // closed, half-open or open
 	InFlight  int     `json:"in_flight"` // this gateway's attempts whose answer has not ended
 	Weight    float64 `json:"weight"`    // configured capacity, less while it ramps up
@@ -79,7 +79,7 @@ type Contract struct {
 
 	// Requests since the gateway started, or since the contract came into force.
 	Met    int64 `json:"met"`    // within all that single requests are judged by
-	Missed int64 `json:"missed"` // judged, and not within; those shed are among them
+	Missed int64 `json:"missed"` // judged, and not within; those shed are among them where they are judged
 	Shed   int64 `json:"shed"`   // refused for load
 
 	Objectives []Objective       `json:"objectives"`

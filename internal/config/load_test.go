@@ -335,7 +335,7 @@ func TestExample(t *testing.T) {
 	for _, m := range c.Models {
 		backends += len(m.Backends)
 	}
-	if len(c.Models) != 2 || backends != 4 {
+	if len(c.Models) != 2 || backends != 5 {
 		t.Errorf("%d models, %d backends", len(c.Models), backends)
 	}
 }

@@ -69,7 +69,7 @@ func (m *Monitor) Watch(targets []Target) {
 			m.loops.Go(func() { every(ctx, t.MetricsInterval, func() { m.scrape(ctx, t) }) })
 		}
 		if t.WarmUp != nil {
-			m.loops.Go(func() { every(ctx, coldInterval, func() { m.warmUp(ctx, t) }) })
+			m.loops.Go(func() { every(ctx, coldInterval, func() { m.dismiss(t); m.warmUp(ctx, t) }) })
 		}
 	}
 }

@@ -46,15 +46,20 @@ func (w *WarmUp) Lengths() []int {
 	return lengths
 }
 
-// warmUp goes through the warm-up of an engine if one is due, and tells how it
-// went; or lets it stand by again.
-func (m *Monitor) warmUp(ctx context.Context, t Target) {
-	begun := time.Now()
-	if t.Backend.Dismiss(begun, t.WarmUp.StandbyAfter) {
-		m.log.Info("backend stands by again", zap.String("backend", t.Backend.Name))
-		t.WarmUp.tell(t.Backend, backends.StandingBy, "not_wanted")
+// dismiss lets an engine stand by again that nobody has wanted for long, and
+// tells of it.
+func (m *Monitor) dismiss(t Target) {
+	if !t.Backend.Dismiss(time.Now(), t.WarmUp.StandbyAfter) {
 		return
 	}
+	m.log.Info("backend stands by again", zap.String("backend", t.Backend.Name))
+	t.WarmUp.tell(t.Backend, backends.StandingBy, "not_wanted")
+}
+
+// warmUp goes through the warm-up of an engine if one is due, and tells how it
+// went.
+func (m *Monitor) warmUp(ctx context.Context, t Target) {
+	begun := time.Now()
 	w := t.Backend.BeginWarmUp(begun)
 	if w == nil {
 		return

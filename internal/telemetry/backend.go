@@ -58,12 +58,13 @@ func (b *Backend) drop() {
 
 // engine is the series of one backend, whatever models it serves.
 type engine struct {
-	ejections, probes, scrapes, staleConns, unparsed *counters[string]
+	ejections, calledIn, probes, scrapes, staleConns, unparsed *counters[string]
 }
 
 func newEngine(m *Metrics, name string) *engine {
 	return &engine{
 		ejections:  counted(m.ejections, name),
+		calledIn:   counted(m.calledIn),
 		probes:     counted(m.probes, name),
 		scrapes:    counted(m.scrapes, name),
 		staleConns: counted(m.staleConns),
@@ -72,7 +73,7 @@ func newEngine(m *Metrics, name string) *engine {
 }
 
 func (e *engine) drop() {
-	for _, c := range []*counters[string]{e.ejections, e.probes, e.scrapes, e.staleConns, e.unparsed} {
+	for _, c := range []*counters[string]{e.ejections, e.calledIn, e.probes, e.scrapes, e.staleConns, e.unparsed} {
 		c.drop()
 	}
 }

@@ -12,9 +12,10 @@ import (
 // Contract is the series of one contract. It is safe for concurrent use, also
 // after KeepContracts has dropped the contract.
 type Contract struct {
+	name      string
 	outcomes  *counters[outcomeKey]
 	visible   *counters[string] // by whether it was within
-	overBurst *counters[string] // of one, ""
+	overBurst *counters[string] // by name: there is one
 }
 
 type outcomeKey struct {
@@ -29,11 +30,12 @@ func (m *Metrics) Contract(name string) *Contract {
 	c := m.contracts[name]
 	if c == nil {
 		c = &Contract{
+			name: name,
 			outcomes: newCounters(func(k outcomeKey) prometheus.Counter {
 				return m.outcomes.WithLabelValues(name, k.objective, strconv.FormatBool(k.met))
 			}),
 			visible:   counted(m.visible, name),
-			overBurst: newCounters(func(string) prometheus.Counter { return m.overBurst.WithLabelValues(name) }),
+			overBurst: counted(m.overBurst),
 		}
 		m.contracts[name] = c
 	}
@@ -54,7 +56,7 @@ func (c *Contract) ShowLimits(visible, burst bool) {
 		c.visible.of("false")
 	}
 	if burst {
-		c.overBurst.of("")
+		c.overBurst.of(c.name)
 	}
 }
 
@@ -62,7 +64,7 @@ func (c *Contract) ShowLimits(visible, burst bool) {
 func (c *Contract) FirstToken(within bool) { c.visible.inc(strconv.FormatBool(within)) }
 
 // OverBurst counts a request that the contract's burst does not cover.
-func (c *Contract) OverBurst() { c.overBurst.inc("") }
+func (c *Contract) OverBurst() { c.overBurst.inc(c.name) }
 
 // Outcome counts a request that was judged by an objective.
 func (c *Contract) Outcome(objective string, met bool) { c.outcomes.inc(outcomeKey{objective, met}) }

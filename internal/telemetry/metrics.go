@@ -198,10 +198,8 @@ func (m *Metrics) Probed(backend string, ok bool) {
 
 // CalledIn counts a standby backend that was called in.
 func (m *Metrics) CalledIn(backend string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.engines[backend] != nil {
-		m.calledIn.WithLabelValues(backend).Inc()
+	if e := m.engine(backend); e != nil {
+		e.calledIn.inc(backend)
 	}
 }
 

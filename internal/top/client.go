@@ -19,6 +19,7 @@ const (
 	patience   = 5 * time.Second // with one fetch
 	mostBytes  = 32 << 20        // of an answer
 	mostEvents = 100             // asked for at once, and kept
+	sameStart  = time.Second     // a clock that is set may move the start of a gateway by so much
 )
 
 // Snapshot is what a gateway said of itself at one moment.
@@ -40,21 +41,20 @@ func (s *Snapshot) Models() []string {
 // goroutine at a time.
 type Client struct {
 	base   *url.URL
-	http   *http.Client
 	since  uint64
-	uptime float64
+	begun  time.Time // when the gateway was started
 	events []admin.Event
 }
 
 // NewClient is for the gateway whose telemetry listener has this URL, such as
-// http://127.0.0.1:8081. A nil transport is http.DefaultTransport.
-func NewClient(address string, transport http.RoundTripper) (*Client, error) {
+// http://127.0.0.1:8081.
+func NewClient(address string) (*Client, error) {
 	base, err := url.Parse(address)
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
 		return nil, fmt.Errorf("--url %q is not the URL of a gateway: give it as http://HOST:PORT", address)
 	}
 	base.Path, base.RawQuery, base.Fragment = strings.TrimRight(base.Path, "/"), "", ""
-	return &Client{base: base, http: &http.Client{Transport: transport}}, nil
+	return &Client{base: base}, nil
 }
 
 // Fetch asks for the state and for the events since the last time. Its errors say
@@ -66,10 +66,11 @@ func (c *Client) Fetch(ctx context.Context) (Snapshot, error) {
 	if err := c.get(ctx, "/state", &s.State); err != nil {
 		return Snapshot{}, err
 	}
-	if s.State.UptimeS < c.uptime { // it was started again, and counts its events from 1
+	begun := s.State.At.Add(-time.Duration(s.State.UptimeS * float64(time.Second)))
+	if begun.Sub(c.begun).Abs() > sameStart { // it was started again, and counts its events from 1
 		c.since, c.events = 0, nil
 	}
-	c.uptime = s.State.UptimeS
+	c.begun = begun
 	if err := c.news(ctx); err != nil {
 		return Snapshot{}, err
 	}
@@ -99,7 +100,7 @@ func (c *Client) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	resp, err := c.http.Do(req)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return fmt.Errorf("no gateway answers at %s (%w): start it, or give the address of its telemetry listener (telemetry.listen) with --url", where, reason(ctx, err))
 	}

@@ -7,18 +7,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/firsttoken/firsttoken/internal/admin"
 )
 
 // server answers as a gateway with so many events does.
 type server struct {
+	begun  int // when it was started, in seconds
 	uptime float64
 	events int
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var answer any = admin.State{Version: "v1", UptimeS: s.uptime}
+	var answer any = admin.State{Version: "v1", UptimeS: s.uptime, At: time.Unix(int64(s.begun)+int64(s.uptime), 0)}
 	if r.URL.Path == "/events" {
 		limit, _ := strconv.Atoi(r.FormValue("limit"))
 		since, err := strconv.Atoi(r.FormValue("since"))
@@ -38,7 +40,7 @@ func testClient(t *testing.T, h http.Handler) *Client {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	c, err := NewClient(srv.URL+"/", srv.Client().Transport)
+	c, err := NewClient(srv.URL + "/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,21 +52,23 @@ func TestEvents(t *testing.T) {
 	s := &server{}
 	c := testClient(t, s)
 	for _, step := range []struct {
+		begun       int
 		uptime      float64
 		events      int
 		first, last uint64
 		n           int
 	}{
-		{1, 0, 0, 0, 0},
-		{2, 3, 1, 3, 3},
-		{3, 3, 1, 3, 3},
-		{4, 150, 4, 103, 100}, // more than one answer holds: the rest comes with the next
-		{5, 151, 52, 151, 100},
-		{1, 2, 1, 2, 2}, // again from 1
-		{2, 3, 1, 3, 3},
-		{1, 300, 201, 300, 100}, // and again: the newest
+		{0, 1, 0, 0, 0, 0},
+		{0, 2, 3, 1, 3, 3},
+		{0, 3, 3, 1, 3, 3},
+		{0, 4, 150, 4, 103, 100}, // more than one answer holds: the rest comes with the next
+		{0, 5, 151, 52, 151, 100},
+		{10, 1, 2, 1, 2, 2}, // again from 1
+		{10, 2, 3, 1, 3, 3},
+		{20, 1, 300, 201, 300, 100}, // and again: the newest
+		{30, 60, 2, 1, 2, 2},        // it was out of reach, and runs for longer by now than the former did
 	} {
-		s.uptime, s.events = step.uptime, step.events
+		s.begun, s.uptime, s.events = step.begun, step.uptime, step.events
 		got, err := c.Fetch(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -117,14 +121,14 @@ func TestErrorsNameURLAndFix(t *testing.T) {
 		}
 	}
 	gone := httptest.NewServer(answer(200, "{}"))
-	c, _ := NewClient(strings.Replace(gone.URL, "http://", "http://user:secret@", 1), nil)
+	c, _ := NewClient(strings.Replace(gone.URL, "http://", "http://user:secret@", 1))
 	gone.Close()
 	_, err := c.Fetch(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "start it") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("nobody listens: %v", err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:8081", "ftp://x", "http://", ":"} {
-		if _, err := NewClient(bad, nil); err == nil || !strings.Contains(err.Error(), "http://HOST:PORT") {
+		if _, err := NewClient(bad); err == nil || !strings.Contains(err.Error(), "http://HOST:PORT") {
 			t.Errorf("--url %q: %v", bad, err)
 		}
 	}

@@ -3,7 +3,6 @@ package top
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,11 +27,11 @@ type Style struct {
 }
 
 const (
-	endless   = 1 << 20          // cells, where a side has no end
-	silence   = 10 * time.Second // without an answer, and it is said
-	newest    = 5                // events that are shown, room or not
-	manyBelow = 10               // events shown where there is no end
-	longest   = 40               // cells of one field of an event
+	endless       = 1 << 20          // cells, where a side has no end
+	silence       = 10 * time.Second // without an answer, and it is said
+	fewestEvents  = 5                // that room is kept for
+	endlessEvents = 10               // that are shown where there is no end
+	longestField  = 40               // cells of one field of an event
 )
 
 // Draw is the frame of a view: at most size.Height lines of at most size.Width
@@ -62,6 +61,10 @@ type section struct {
 	lines func(Size) []line
 }
 
+func oneLine(s span) section {
+	return section{want: 1, lines: func(Size) []line { return []line{{s}} }}
+}
+
 func (v *View) lines(size Size, style Style) []line {
 	out := []line{v.header(style)}
 	if b := v.banner(); b != nil {
@@ -76,7 +79,7 @@ func (v *View) lines(size Size, style Style) []line {
 	if len(sections) == 1 {
 		sections = append(sections, none(v.Model))
 	}
-	events := section{want: 1 + min(len(v.Events), newest)}
+	events := section{want: 1 + min(len(v.Events), fewestEvents)}
 	room, left := share(append(sections, events), size.Height-len(out))
 	apart := left > len(sections)+1
 	for i, s := range sections {
@@ -90,7 +93,7 @@ func (v *View) lines(size Size, style Style) []line {
 	}
 	most := size.Height - len(out) - 1
 	if size.Height == endless {
-		most = manyBelow
+		most = endlessEvents
 	}
 	return append(out, v.events(most, style)...)
 }
@@ -147,11 +150,10 @@ func (v *View) banner() line {
 }
 
 func none(name string) section {
-	l := line{in(faint, "no models: the configuration names none")}
 	if name != "" {
-		l = line{in(warn, "there is no model %s now", name)}
+		return oneLine(in(warn, "there is no model %s now", name))
 	}
-	return section{want: 1, lines: func(Size) []line { return []line{l} }}
+	return oneLine(in(faint, "no models: the configuration names none"))
 }
 
 // events are the newest first.
@@ -170,17 +172,9 @@ func eventLine(e *admin.Event, style Style) line {
 	mood := map[string]mood{"warn": warn, "error": bad}[e.Level]
 	l := line{in(faint, "  %s  ", clock(e.At, style)), in(mood, "%-5s  %s", e.Level, e.Message), in(plain, " ")}
 	for _, key := range fieldOrder(e.Fields) {
-		l = append(l, in(faint, " %s=", key), in(plain, "%s", clip(tidy(e.Fields[key]), longest)))
+		l = append(l, in(faint, " %s=", key), in(plain, "%s", clip(e.Fields[key], longestField)))
 	}
 	return l
-}
-
-// tidy rounds a number that has more digits than anybody reads.
-func tidy(field string) string {
-	if x, err := strconv.ParseFloat(field, 64); err == nil && len(field) > 6 && strings.Contains(field, ".") {
-		return strconv.FormatFloat(x, 'g', 4, 64)
-	}
-	return field
 }
 
 func clock(t time.Time, style Style) string {

@@ -16,8 +16,6 @@ type Screen interface {
 	Size() Size
 	// Show replaces the frame that is there.
 	Show(frame string) error
-	// Keys are the bytes that are typed; nil if there is no keyboard.
-	Keys() <-chan byte
 }
 
 // Loop shows a gateway until it is told to stop.
@@ -25,6 +23,7 @@ type Loop struct {
 	// Fetch asks the gateway. There is one call at a time, and Run waits for it.
 	Fetch    func(context.Context) (Snapshot, error)
 	Screen   Screen
+	Keys     <-chan byte // the bytes that are typed; nil if there is no keyboard
 	Style    Style
 	Model    string        // as View.Model
 	Interval time.Duration // between questions; one that is still open is not asked again
@@ -48,8 +47,8 @@ func (l *Loop) Run(ctx context.Context, first Snapshot) error {
 	defer ask.Stop()
 	defer draw.Stop()
 
-	answers, open := make(chan answer, 1), false
-	keys := l.Screen.Keys()
+	var answers <-chan answer // to the question that is open; nil: none is
+	keys := l.Keys
 	view, answered, shown := View{Snapshot: first, Model: l.Model}, time.Now(), ""
 	for {
 		view.Silent = time.Since(answered)
@@ -64,28 +63,33 @@ func (l *Loop) Run(ctx context.Context, first Snapshot) error {
 			return nil
 		case <-draw.C:
 		case key, ok := <-keys:
+			if isQuit(key) {
+				return nil
+			}
 			if !ok {
 				keys = nil
 			}
-			if ok && isQuit(key) {
-				return nil
-			}
 		case <-ask.C:
-			if !open {
-				open = true
-				asking.Go(func() {
-					s, err := l.Fetch(ctx)
-					answers <- answer{s, err}
-				})
+			if answers == nil {
+				answers = l.ask(ctx, &asking)
 			}
 		case a := <-answers:
-			open = false
-			view.Lost = a.err
+			answers, view.Lost = nil, a.err
 			if a.err == nil {
 				view.Snapshot, answered = a.snapshot, time.Now()
 			}
 		}
 	}
+}
+
+// ask asks in the background.
+func (l *Loop) ask(ctx context.Context, asking *sync.WaitGroup) <-chan answer {
+	answers := make(chan answer, 1)
+	asking.Go(func() {
+		s, err := l.Fetch(ctx)
+		answers <- answer{s, err}
+	})
+	return answers
 }
 
 // isQuit knows q, and Ctrl-C and Ctrl-D of a terminal that hands them over.

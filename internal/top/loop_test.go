@@ -12,15 +12,12 @@ import (
 
 // fakeScreen keeps the frames that were shown.
 type fakeScreen struct {
-	keys   chan byte
 	broken error
 
 	mu     sync.Mutex
 	size   Size
 	frames []string
 }
-
-func (s *fakeScreen) Keys() <-chan byte { return s.keys }
 
 func (s *fakeScreen) Size() Size {
 	s.mu.Lock()
@@ -205,12 +202,12 @@ func TestLoopEnds(t *testing.T) {
 	}{"q": {'q', true}, "Ctrl-C": {3, true}, "Ctrl-D": {4, true}, "x": {'x', false}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &fakeScreen{size: Size{80, 24}, keys: make(chan byte, 1)}
-				l := Loop{Fetch: (&fakeGateway{}).fetch, Screen: s, Interval: time.Second}
+				keys := make(chan byte, 1)
+				l := Loop{Fetch: (&fakeGateway{}).fetch, Screen: &fakeScreen{size: Size{80, 24}}, Keys: keys, Interval: time.Second}
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				s.keys <- c.key
-				close(s.keys) // a keyboard that is gone is no reason to end
+				keys <- c.key
+				close(keys) // a keyboard that is gone is no reason to end
 				began := time.Now()
 				if err := l.Run(ctx, Snapshot{}); err != nil {
 					t.Error(err)

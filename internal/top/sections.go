@@ -12,27 +12,47 @@ import (
 
 // What deserves a colour and a word.
 const (
-	fewest     = 20   // requests behind figures that are judged
-	late       = 1.5  // actual over predicted P50
-	veryLate   = 2.5  //
-	slow       = 3.0  // the recent peak over the mean of P95, for prompts differ in length
-	seldom     = 0.85 // within P95
-	verySeldom = 0.7  //
+	fewest = 20 // requests behind figures that are judged
+
+	late, veryLate = 1.5, 2.5 // actual over predicted P50
+	slow           = 3.0      // the recent peak over the mean of P95, for prompts differ in length
+
+	// shares that are too low, and much too low
+	seldom, verySeldom = 0.85, 0.7  // of first tokens within P95
+	scarce, spent      = 0.25, 1e-9 // of an error budget
+	uncut, cutByHalf   = 1.0, 0.5   // of a weight
 )
 
 // moodOf is by a word of the gateway.
 var moodOf = map[string]mood{
 	"ok": good, "at_risk": warn, "breaching": bad, "no_data": faint,
 	"up": good, "probation": warn, "draining": warn, "ejected": bad, "down": bad,
+	"standby": faint, "cold": warn, "warming": warn,
 }
 
-// alarms rank moods.
-var alarms = [...]int{bad: 2, warn: 1}
+// below is for a share that is too low below the first bound, and much too low
+// below the second.
+func below(share, low, veryLow float64) mood {
+	switch {
+	case share < veryLow:
+		return bad
+	case share < low:
+		return warn
+	}
+	return plain
+}
+
+// loudest is warn or bad if one of the moods is, and else plain.
+func loudest(moods ...mood) mood {
+	if m := slices.Max(moods); m >= warn {
+		return m
+	}
+	return plain
+}
 
 func contracts(all []admin.Contract) section {
 	if len(all) == 0 {
-		l := line{in(faint, "CONTRACTS  none in force")}
-		return section{want: 1, lines: func(Size) []line { return []line{l} }}
+		return oneLine(in(faint, "CONTRACTS  none in force"))
 	}
 	t := table{columns: []column{
 		{title: "CONTRACT"}, {title: "criticality", rank: 5}, {title: "state"}, {title: "objective"},
@@ -49,7 +69,10 @@ func contracts(all []admin.Contract) section {
 func (t *table) contract(c *admin.Contract) {
 	worst := in(plain, unknown)
 	if b := worstOf(c); b != nil {
-		worst = in(cutMood(b.Weight), "%s %.1f%%%s", b.Name, 100*b.Compliance, cut(b.Weight))
+		worst = in(below(b.Weight, uncut, cutByHalf), "%s %.1f%%", b.Name, 100*b.Compliance)
+		if b.Weight < uncut {
+			worst.text += fmt.Sprintf(", cut to %.2f", b.Weight)
+		}
 	}
 	for i := range c.Objectives {
 		o := &c.Objectives[i]
@@ -57,23 +80,13 @@ func (t *table) contract(c *admin.Contract) {
 		if o.Share != nil && *o.Share < o.Target {
 			missed = warn
 		}
-		t.rows = append(t.rows, row{alarm: alarm(mood), cells: []span{
+		t.rows = append(t.rows, row{alarm: loudest(mood), cells: []span{
 			in(plain, "%s", c.Name), in(faint, "%s", c.Criticality), in(mood, "%s", strings.ReplaceAll(o.State, "_", " ")), in(plain, "%s", o.Text),
-			in(missed, "%s", percent(o.Share)), in(faint, "%g%%", round(100*o.Target)), in(budgetMood(o.BudgetLeft), "%.0f%%", 100*o.BudgetLeft),
+			in(missed, "%s", percent(o.Share)), in(faint, "%.6g%%", 100*o.Target), in(below(o.BudgetLeft, scarce, spent), "%.0f%%", 100*o.BudgetLeft),
 			burn(o, "5m"), burn(o, "1h"), worst,
 		}})
 	}
 }
-
-func alarm(m mood) int {
-	if int(m) < len(alarms) {
-		return alarms[m]
-	}
-	return 0
-}
-
-// round takes the noise off 100 · 0.999.
-func round(x float64) float64 { return float64(int64(x*1e6+0.5)) / 1e6 }
 
 // worstOf is the instance that is cut most, then the one that complies least.
 func worstOf(c *admin.Contract) *admin.ContractBackend {
@@ -84,34 +97,6 @@ func worstOf(c *admin.Contract) *admin.ContractBackend {
 		return cmp.Or(cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Compliance, b.Compliance))
 	})
 	return &b
-}
-
-// cut is a factor below 1, in words.
-func cut(weight float64) string {
-	if weight >= 1 {
-		return ""
-	}
-	return fmt.Sprintf(", cut to %.2f", weight)
-}
-
-func cutMood(weight float64) mood {
-	switch {
-	case weight < 0.5:
-		return bad
-	case weight < 1:
-		return warn
-	}
-	return plain
-}
-
-func budgetMood(left float64) mood {
-	switch {
-	case left <= 0:
-		return bad
-	case left < 0.25:
-		return warn
-	}
-	return plain
 }
 
 func burn(o *admin.Objective, window string) span {
@@ -150,43 +135,34 @@ func heading(m *admin.Model) line {
 	if m.Estimator != nil {
 		l = append(l, in(plain, "  %s", *m.Estimator))
 	}
-	if m.P50MAPE != nil {
-		l = append(l, in(plain, ": MAPE %s", percent(m.P50MAPE)))
+	add := func(m mood, format string, x *float64, factor float64) {
+		if x != nil {
+			l = append(l, in(m, "%s", number(format, x, factor)))
+		}
 	}
-	if m.P95Coverage != nil {
-		l = append(l, in(plain, ", "), in(coverMood(m.P95Coverage), "%s in P95", percent(m.P95Coverage)))
+	add(plain, ": MAPE %.1f%%", m.P50MAPE, 100)
+	add(coverMood(m.P95Coverage), ", %.1f%% in P95", m.P95Coverage, 100)
+	add(plain, "  %.1f/s", m.ArrivalRate, 1)
+	add(plain, ", CV %.2f", m.ArrivalCV, 1)
+	held := plain
+	if m.Held > 0 {
+		held = warn
 	}
-	if m.ArrivalRate != nil {
-		l = append(l, in(plain, "  %s/s", number("%.1f", m.ArrivalRate, 1)))
-	}
-	if m.ArrivalCV != nil {
-		l = append(l, in(plain, ", CV %s", number("%.2f", m.ArrivalCV, 1)))
-	}
-	return append(l, in(plain, "  %d in flight", m.InFlight), in(heldMood(m.Held), ", %d held", m.Held))
-}
-
-func heldMood(held int) mood {
-	if held > 0 {
-		return warn
-	}
-	return plain
+	return append(l, in(plain, "  %d in flight", m.InFlight), in(held, ", %d held", m.Held))
 }
 
 func coverMood(share *float64) mood {
-	switch {
-	case share == nil || *share >= seldom:
+	if share == nil {
 		return plain
-	case *share >= verySeldom:
-		return warn
 	}
-	return bad
+	return below(*share, seldom, verySeldom)
 }
 
 // instance adds a row. Whatever is coloured is also said, in the state or in the note.
 func (t *table) instance(b *admin.Backend, contracts []admin.Contract) {
 	h, v, state := held(b, contracts), judge(b), stateOf(b)
 	notes := v.notes
-	if h.weight < 1 {
+	if h.weight < uncut {
 		notes = append(notes, fmt.Sprintf("cut to %.2f for %s", h.weight, h.by))
 	} else if h.violated > 0 {
 		notes = append(notes, "violates "+h.by)
@@ -194,10 +170,9 @@ func (t *table) instance(b *admin.Backend, contracts []admin.Contract) {
 	if b.Breaker != "closed" && b.Breaker != "" {
 		notes = append(notes, "breaker "+b.Breaker)
 	}
-	weight := cutMood(h.weight)
-	worst := max(alarm(state.mood), alarm(v.actual), alarm(v.recent), alarm(v.within), alarm(weight))
-	loud := [...]mood{plain, warn, bad}[worst]
-	t.rows = append(t.rows, row{alarm: worst, cells: []span{
+	weight := below(h.weight, uncut, cutByHalf)
+	loud := loudest(state.mood, v.actual, v.recent, v.within, weight)
+	t.rows = append(t.rows, row{alarm: loud, cells: []span{
 		in(loud, "%s", b.Name), state, in(plain, "%d", b.InFlight),
 		in(plain, "%s/%s", number("%.0f", b.Running, 1), number("%.0f", b.Waiting, 1)), in(plain, "%s", number("%.0f%%", b.KVUse, 100)), in(weight, "%.2f", b.Weight*h.weight),
 		in(plain, "%s", ms(b.PredictedP50MS)), in(plain, "%s", ms(b.PredictedP95MS)), in(v.actual, "%s", ms(b.ActualMS)), in(v.recent, "%s", ms(b.TTFTMS)),
@@ -234,12 +209,13 @@ func judge(b *admin.Backend) verdict {
 	return v
 }
 
-// stateOf is whether a backend takes requests, and if so whether it is warm.
+// stateOf is whether a backend takes requests: up, or what keeps it from them.
 func stateOf(b *admin.Backend) span {
-	if b.State == "up" && (b.Readiness == "cold" || b.Readiness == "warming") {
-		return in(warn, "%s", b.Readiness)
+	state := b.State
+	if state == "up" && b.Readiness != "ready" {
+		state = b.Readiness
 	}
-	return in(moodOf[b.State], "%s", b.State)
+	return in(moodOf[state], "%s", state)
 }
 
 // standing is how a backend serves the contract that it serves worst.

@@ -23,7 +23,7 @@ type table struct {
 // row is a row; where not all fit, those of the highest alarm stay.
 type row struct {
 	cells []span // as many as columns
-	alarm int
+	alarm mood   // plain, warn or bad
 }
 
 // How far the first column, a name, and a flexible one may shrink.

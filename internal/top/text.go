@@ -8,7 +8,8 @@ import (
 	"golang.org/x/text/width"
 )
 
-// mood is what a piece of text means, and so the colour it gets.
+// mood is what a piece of text means, and so the colour it gets. Louder ones are
+// higher.
 type mood uint8
 
 const (

@@ -252,11 +252,9 @@ func (r *routing) print(w io.Writer) {
 			number(ratios(p50[name], p50[nameLeast])), number(ratios(p95[name], p95[nameLeast])))
 	}
 	_ = t.Flush() // to standard output
+	var targets []target
 	for _, name := range []string{nameLinear, nameTrees} {
-		verdict := "met"
-		if median(over(p50[name], p50[nameLeast])) > mostOver {
-			verdict = "MISSED"
-		}
-		fmt.Fprintf(w, "  %-36s %5d  %6s  %s\n", name+", p50 over", mostOver, number(over(p50[name], p50[nameLeast])), verdict)
+		targets = append(targets, target{name + ", p50 over", over(p50[name], p50[nameLeast]), mostOver})
 	}
+	printTargets(w, targets)
 }

@@ -88,7 +88,7 @@ func (r results) print(w io.Writer, peers []peer, s settings) {
 		line(cells...)
 	}
 	_ = t.Flush() // to standard output
-	r.printTargets(w)
+	printTargets(w, r.targets())
 }
 
 // number prints a median with about three digits.
@@ -147,9 +147,9 @@ func (r results) targets() []target {
 	return append(all, target{"idle stream, RSS KiB", r["idle stream, RSS KiB"][nameGateway], 60})
 }
 
-func (r results) printTargets(w io.Writer) {
+func printTargets(w io.Writer, all []target) {
 	fmt.Fprintln(w, "\ntargets of firsttoken (most, got):")
-	for _, t := range r.targets() {
+	for _, t := range all {
 		verdict := "met"
 		switch {
 		case len(t.value) == 0:
