@@ -1,8 +1,8 @@
 """A llama.cpp server.
 
 engine.py assemble MODEL       join the installed model's parts into one file
-engine.py serve MODEL PORT N   serve it on the loopback with N threads, until
-                               standard input ends
+engine.py serve MODEL PORT N U serve it on the loopback with N threads and U
+                               prompt tokens a step, until standard input ends
 """
 
 import os
@@ -19,7 +19,7 @@ def assemble(model):
     assemble(model)
 
 
-def serve(model, port, threads):
+def serve(model, port, threads, step):
     import xllamacpp
 
     p = xllamacpp.CommonParams()
@@ -29,7 +29,8 @@ def serve(model, port, threads):
     p.port = int(port)
     p.n_parallel = 2
     p.n_ctx = 8192  # for both slots
-    p.n_batch = p.n_ubatch = 256
+    p.n_batch = 256
+    p.n_ubatch = int(step)
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = int(threads)
     p.endpoint_metrics = True
     server = xllamacpp.Server(p)

@@ -32,7 +32,7 @@ const (
 // TestLlamaCpp has two real engines behind the gateway's binary, and official
 // SDKs in front of it.
 func TestLlamaCpp(t *testing.T) {
-	fast, slow := startLlama(t, 2), startLlama(t, 1)
+	fast, slow := startLlama(t, 2, wholeStep), startLlama(t, 1, wholeStep)
 	engines := map[string]*llama{"fast": fast, "slow": slow}
 	t.Run("stream", func(t *testing.T) { testStream(t, engines) })
 	t.Run("refusal", func(t *testing.T) { testRefusal(t, engines) })
@@ -41,15 +41,17 @@ func TestLlamaCpp(t *testing.T) {
 }
 
 func configFor(engines map[string]*llama) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, live.Listen+`
+	return live.Listen + fmt.Sprintf(`
 drain: {accept: off}
 defaults:
   health: {interval: %v, timeout: 5s, ejection: %v, slow_start: off}
-models:
-  - name: gemma
-    backends:
-`, probe, ejection)
+`, probe, ejection) + modelOf(engines)
+}
+
+// modelOf is the part of a configuration that names the engines.
+func modelOf(engines map[string]*llama) string {
+	var b strings.Builder
+	b.WriteString("models:\n  - name: gemma\n    backends:\n")
 	for name, e := range engines {
 		fmt.Fprintf(&b, "      - {name: %s, url: %q, engine: llamacpp, model: gemma3-270m}\n", name, e.url())
 	}

@@ -36,13 +36,17 @@ type llama struct {
 	t       *testing.T
 	port    int
 	threads int
+	step    int // prompt tokens it computes at once
 	cmd     *exec.Cmd
 	stdin   io.Closer // its end ends the engine, however the test ends
 }
 
+// wholeStep is a step that prompts of usual length fit in.
+const wholeStep = 256
+
 // startLlama returns when the engine serves.
-func startLlama(t *testing.T, threads int) *llama {
-	e := &llama{t: t, port: freePort(t), threads: threads}
+func startLlama(t *testing.T, threads, step int) *llama {
+	e := &llama{t: t, port: freePort(t), threads: threads, step: step}
 	e.start()
 	t.Cleanup(e.kill)
 	return e
@@ -59,18 +63,10 @@ func freePort(t *testing.T) int {
 
 func (e *llama) url() string { return fmt.Sprintf("http://127.0.0.1:%d", e.port) }
 
+// start returns when the engine serves.
 func (e *llama) start() {
 	e.t.Helper()
-	e.cmd = exec.Command(setting(e.t, "FIRSTTOKEN_PYTHON"), "engine.py", "serve", setting(e.t, "FIRSTTOKEN_MODEL"),
-		fmt.Sprint(e.port), fmt.Sprint(e.threads))
-	stdin, err := e.cmd.StdinPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.stdin = stdin
-	if err := e.cmd.Start(); err != nil {
-		e.t.Fatalf("start an engine: %v", err)
-	}
+	e.launch()
 	live.Await(e.t, time.Minute, func() string {
 		resp, err := http.Get(e.url() + "/health")
 		if err != nil {
@@ -82,6 +78,21 @@ func (e *llama) start() {
 		}
 		return ""
 	})
+}
+
+// launch starts the process.
+func (e *llama) launch() {
+	e.t.Helper()
+	e.cmd = exec.Command(setting(e.t, "FIRSTTOKEN_PYTHON"), "engine.py", "serve", setting(e.t, "FIRSTTOKEN_MODEL"),
+		fmt.Sprint(e.port), fmt.Sprint(e.threads), fmt.Sprint(e.step))
+	stdin, err := e.cmd.StdinPipe()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.stdin = stdin
+	if err := e.cmd.Start(); err != nil {
+		e.t.Fatalf("start an engine: %v", err)
+	}
 }
 
 // kill is SIGKILL. Killing a dead engine does nothing.

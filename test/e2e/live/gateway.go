@@ -29,13 +29,16 @@ type Gateway struct {
 	once sync.Once
 }
 
-// Listen is the part of a configuration that has a gateway listen on free
-// ports of the loopback, and sends engines nothing of its own but probes.
-const Listen = `
+// Ports is the part of a configuration that has a gateway listen on free
+// ports of the loopback.
+const Ports = `
 server: {listen: "127.0.0.1:0", debug_headers: true}
 telemetry: {listen: "127.0.0.1:0"}
-warm_up: {enabled: false}
 `
+
+// Listen is Ports for a gateway that sends engines nothing of its own but
+// probes.
+const Listen = Ports + "warm_up: {enabled: false}\n"
 
 // Start serves the configuration until Stop, or the end of the test.
 func Start(t testing.TB, text string) *Gateway {
@@ -89,6 +92,7 @@ type Line struct {
 	Endpoint        string  `json:"endpoint"`
 	Model           string  `json:"model"`
 	Backend         string  `json:"backend"`
+	Contract        string  `json:"contract"`
 	Status          int     `json:"status"`
 	Reason          string  `json:"reason"`
 	Code            string  `json:"code"` // of a refusal before a model was known
