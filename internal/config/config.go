@@ -148,8 +148,8 @@ type WarmUp struct {
 type Admission struct {
 	// Enabled holds requests back. Default true.
 	Enabled bool `yaml:"enabled" default:"true"`
-	// PendingTokens closes an engine while so many prompt tokens wait there. Default 2000.
-	PendingTokens int `yaml:"pending_tokens" default:"2000" min:"1"`
+	// PendingTokens closes an engine while so many prompt tokens wait there. Default 1000.
+	PendingTokens int `yaml:"pending_tokens" default:"1000" min:"1"`
 	// MaxHeld is how many requests wait at most for a model; one more is answered 429. Default 2000.
 	MaxHeld int `yaml:"max_held" default:"2000" min:"1"`
 }

@@ -58,7 +58,7 @@ func TestDefaults(t *testing.T) {
 	probed.Path = "/v1/models"
 	limits := Limits{IdleConnTimeout: Duration(4 * time.Second), MaxIdleConns: 256}
 	retry := Retry{MaxAttempts: 3, BudgetRatio: 0.2, BudgetMin: 3}
-	admission := Admission{Enabled: true, PendingTokens: 2000, MaxHeld: 2000}
+	admission := Admission{Enabled: true, PendingTokens: 1000, MaxHeld: 2000}
 	signals := Signals{Interval: Duration(300 * time.Millisecond), Timeout: Duration(time.Second)}
 	want := &Config{
 		Server: Server{

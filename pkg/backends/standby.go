@@ -50,7 +50,7 @@ func (p *Pool) CallIn(now time.Time) *Backend {
 func (b *Backend) want(now time.Time) (canCome, isComing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.Standby || b.Draining || b.health.down {
+	if s := b.state(now); !b.Standby || s != Up && s != Probation {
 		return false, false
 	}
 	if b.standsBy() {

@@ -97,6 +97,31 @@ func TestCallInOneByOne(t *testing.T) {
 	}
 }
 
+// One that is ejected is not called in, nor is another kept waiting for it; once
+// its time is over it can come again.
+func TestNoEjectedIsCalledIn(t *testing.T) {
+	p := testPool(spec("a"), spec("b", standby), spec("c", standby))
+	b := backend(p, "b")
+	if got := called(p, 0); got != "b" {
+		t.Fatalf("%q is called in", got)
+	}
+	warm(t, b, 1, backends.WhyCalled)
+	eject(t, p, after(2), "b")
+	if got := called(p, 3); got != "c" {
+		t.Errorf("%q is called in beside b, which is ejected; want c", got)
+	}
+	warm(t, backend(p, "c"), 4, backends.WhyCalled)
+	if !b.Dismiss(after(4), 0) || b.Status(after(4)).State != backends.Ejected {
+		t.Fatalf("b is %s", b.Status(after(4)).State)
+	}
+	if got := called(p, 5); got != "" {
+		t.Errorf("%q is called in, which is ejected", got)
+	}
+	if got := called(p, 500); got != "b" {
+		t.Errorf("%q is called in, want b", got)
+	}
+}
+
 // When nobody else is left, who stands by serves, and not those that are down
 // beside it; they do when it is down as well.
 func TestStandbyWhenNobodyIsLeft(t *testing.T) {

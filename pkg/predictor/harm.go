@@ -35,12 +35,12 @@ func (i *Instance) harm(t float64, w Work) harm {
 	own := i.prefill(w.Prompt, w.Uncached)
 	h := harm{tpot: after, own: own}
 	for _, f := range i.running {
-		if i.keeps(f, t+stall, before) && !i.keeps(f, t+stall+own, after) {
+		if i.keeps(f, t+stall, before, f.Class) && !i.keeps(f, t+stall+own, after, w.Class) {
 			h.missed++
 		}
 	}
 	for _, f := range i.pending {
-		if i.keeps(f, t+stall, before) && !i.keeps(f, t+stall+own, after) {
+		if i.keeps(f, t+stall, before, f.Class) && !i.keeps(f, t+stall+own, after, w.Class) {
 			h.missed++
 		}
 	}
@@ -48,11 +48,15 @@ func (i *Instance) harm(t float64, w Work) harm {
 }
 
 // keeps reports whether an answer keeps what it was promised if its tokens to
-// come begin at t and have that gap.
-func (i *Instance) keeps(f *Flight, t, gap float64) bool {
+// come begin at t and have that gap. How many there will be nobody knows; towards
+// somebody less critical the next may be its last.
+func (i *Instance) keeps(f *Flight, t, gap float64, class int) bool {
 	usual := i.output.mean()
 	if f.limit > 0 && f.Stream && f.state == decodingFlight {
 		toCome := max(usual-float64(f.tokens), fewToCome)
+		if class > f.Class {
+			toCome = 1
+		}
 		if t-f.first+toCome*gap > f.limit*(float64(f.tokens)+toCome) {
 			return false
 		}

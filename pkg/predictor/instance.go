@@ -73,6 +73,7 @@ type Work struct {
 	Max      int // tokens the client allows; 0 if it did not say
 	Turn     int // user messages; 0 if unknown
 	Stream   bool
+	Class    int           // criticality: lower ones matter more
 	TPOT     time.Duration // what the request's contract allows between tokens; 0 if it says nothing
 	E2E      time.Duration // what is left of what it allows for the whole answer; 0 if it says nothing
 }

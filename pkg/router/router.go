@@ -216,7 +216,7 @@ func tell(i *predictor.Instance, s *backends.Signals) {
 
 // work is the request as the predictor sees it.
 func (q *Request) work(now time.Time, uncached int) predictor.Work {
-	w := predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream, TPOT: q.TPOT}
+	w := predictor.Work{Prompt: q.PromptTokens, Uncached: max(uncached, 0), Max: q.MaxTokens, Turn: q.Turn, Stream: q.Stream, TPOT: q.TPOT, Class: q.Class}
 	if q.E2E > 0 {
 		w.E2E = max(q.E2E-now.Sub(q.Accepted), time.Nanosecond)
 	}
