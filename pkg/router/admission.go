@@ -401,7 +401,17 @@ func ownShare(c *backends.Candidate) float64 {
 // newly miss what was promised of its tokens nor miss it itself, nor join those
 // that wait for a running one to end.
 func isHarmless(req *Request, c *backends.Candidate) bool {
-	return c.Harmed == 0 && (req.TPOT == 0 || c.TPOT <= req.TPOT) && (!c.Full || c.Pending == 0)
+	return c.Harmed == 0 && keepsGaps(req, c) && (!c.Full || c.Pending == 0)
+}
+
+// unseen is the part of the time between tokens that is left to prompts of
+// others, where all are others'.
+const unseen = 0.4
+
+// keepsGaps reports whether the request's own time between tokens would be as
+// promised, with what is left to those this gateway does not see.
+func keepsGaps(req *Request, c *backends.Candidate) bool {
+	return req.TPOT == 0 || float64(c.TPOT) <= (1-unseen*(1-ownShare(c)))*float64(req.TPOT)
 }
 
 // mayJoin reports whether the request may wait at an engine where many prompt

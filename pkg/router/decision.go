@@ -208,7 +208,7 @@ func (r *Router) whyClosed(req *Request, c *backends.Candidate) string {
 	switch {
 	case c.Harmed > 0:
 		return ClosedHarm
-	case req.TPOT > 0 && c.TPOT > req.TPOT:
+	case !keepsGaps(req, c):
 		return ClosedTPOT
 	case c.Full && c.Pending > 0:
 		return ClosedFull
