@@ -47,7 +47,7 @@ func (s *Shed) Error() string { return "shed: " + s.Reason }
 // Ticket is a request on its way to a backend: decided, with a lease or an
 // error, or held at the gateway.
 type Ticket struct {
-	Lease *Lease // nil while it is held, and if Err is set
+	Lease *Lease // nil while it is held, and if Err is set; not to be used without its ticket
 	Err   error  // *Shed, or as Claim's
 	Held  time.Duration
 
@@ -61,6 +61,7 @@ type Ticket struct {
 	cost     int // prompt tokens to compute where most are cached, as of foretold
 	decided  bool
 	notify   func()
+	lease    Lease // what Lease points to
 }
 
 // Decided reports whether the ticket has its lease or its error.
@@ -96,19 +97,18 @@ func (r *Router) Enter(now time.Time, req *Request, tried []*backends.Backend, n
 		t.deadline, t.promised = req.Accepted.Add(req.TTFT), true
 	}
 	if r.admission == nil || !r.foresees {
-		t.Lease, t.Err = r.Claim(now, req, tried)
-		t.decided = true
+		t.decide(now, r.claimAny(now, &t.lease, req, tried))
 		return t
 	}
 	r.queue.mu.Lock()
 	defer r.queue.mu.Unlock()
 	if len(r.queue.held) >= r.admission.MaxHeld {
-		t.decide(now, nil, &Shed{Reason: ShedFull, RetryAfter: retryAfter(0)})
+		t.decide(now, &Shed{Reason: ShedFull, RetryAfter: retryAfter(0)})
 		return t
 	}
 	r.queue.lately.note(now, req)
 	r.queue.insert(t)
-	r.pump(now)
+	r.letOneIn(now, func(held *Ticket) bool { return held == t })
 	return t
 }
 
@@ -211,7 +211,7 @@ func (r *Router) shedLate(now time.Time) {
 		if !t.promised || !now.After(t.deadline) {
 			return false
 		}
-		t.decide(now, nil, &Shed{Reason: ShedDeadline, RetryAfter: retryAfter(t.best)})
+		t.decide(now, &Shed{Reason: ShedDeadline, RetryAfter: retryAfter(t.best)})
 		return true
 	})
 }
@@ -276,13 +276,13 @@ func (r *Router) offer(now time.Time, from, end int, to, promising func(*Ticket)
 		if !promising(t) {
 			continue
 		}
-		lease, err := r.claimOpen(now, t)
+		err := r.claimOpen(now, t)
 		if errors.Is(err, backends.ErrHeld) {
 			continue
 		}
 		r.queue.held = slices.Delete(r.queue.held, k, k+1)
 		r.queue.tenants.charge(now, t.req)
-		t.decide(now, lease, err)
+		t.decide(now, err)
 		return true
 	}
 	return false
@@ -294,8 +294,11 @@ func (t *Ticket) isLost(now time.Time) bool {
 	return t.promised && now.Add(t.best).After(t.deadline)
 }
 
-func (t *Ticket) decide(now time.Time, l *Lease, err error) {
-	t.Lease, t.Err, t.decided, t.Held = l, err, true, now.Sub(t.entered)
+func (t *Ticket) decide(now time.Time, err error) {
+	if err == nil {
+		t.Lease = &t.lease
+	}
+	t.Err, t.decided, t.Held = err, true, now.Sub(t.entered)
 	if t.notify != nil {
 		t.notify()
 	}
@@ -304,8 +307,8 @@ func (t *Ticket) decide(now time.Time, l *Lease, err error) {
 // claimOpen claims one of the instances that are open to the request. At the
 // first look that is so whatever is predicted: who finds an engine open takes
 // nothing from anybody.
-func (r *Router) claimOpen(now time.Time, t *Ticket) (*Lease, error) {
-	return r.claim(now, t.req, t.tried, func(c []backends.Candidate) int {
+func (r *Router) claimOpen(now time.Time, t *Ticket) error {
+	return r.claim(now, &t.lease, t.req, t.tried, r.offered, func(c []backends.Candidate) int {
 		r.lookAt(now, t.req, c)
 		if now.Sub(t.foretold) < wordCounts && !r.anyCouldBeOpen(now, t.req, c) {
 			return -1

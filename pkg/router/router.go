@@ -113,19 +113,23 @@ type Lease struct {
 // Claim chooses a backend for req, leaving out those already tried, and
 // counts the work on it. The error wraps backends.ErrNoBackend.
 func (r *Router) Claim(now time.Time, req *Request, tried []*backends.Backend) (*Lease, error) {
-	return r.claimFrom(now, req, tried, nil, func(c []backends.Candidate) int {
+	l := &Lease{}
+	if err := r.claimAny(now, l, req, tried); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// claimAny is Claim into a lease.
+func (r *Router) claimAny(now time.Time, l *Lease, req *Request, tried []*backends.Backend) error {
+	return r.claim(now, l, req, tried, nil, func(c []backends.Candidate) int {
 		r.foretell(now, req, c)
 		return r.policy.Pick(now, req, c)
 	})
 }
 
-// claim claims one of those that pickOpen offers to the policy.
-func (r *Router) claim(now time.Time, req *Request, tried []*backends.Backend, pick func([]backends.Candidate) int) (*Lease, error) {
-	return r.claimFrom(now, req, tried, r.offered, pick)
-}
-
-// claimFrom claims what pick picks. open tells whom it could pick; nil: all.
-func (r *Router) claimFrom(now time.Time, req *Request, tried []*backends.Backend, open func(*backends.Candidate) bool, pick func([]backends.Candidate) int) (*Lease, error) {
+// claim claims what pick picks. open tells whom it could pick; nil: all.
+func (r *Router) claim(now time.Time, l *Lease, req *Request, tried []*backends.Backend, open func(*backends.Candidate) bool, pick func([]backends.Candidate) int) error {
 	var seen *Decision
 	claim, err := r.pool.Claim(now, req.demand(), tried, func(c []backends.Candidate) int {
 		k := pick(c)
@@ -133,11 +137,11 @@ func (r *Router) claimFrom(now time.Time, req *Request, tried []*backends.Backen
 		return k
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l := &Lease{router: r, claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}
+	*l = Lease{router: r, claim: claim, policy: r.name, attempt: r.begin(now, req, claim)}
 	l.recorded(now, req, tried, seen)
-	return l, nil
+	return nil
 }
 
 // demand is the request as the pool sees it.
