@@ -74,6 +74,7 @@ type queue struct {
 	held    []*Ticket
 	tenants tenants
 	lately  lately
+	passing bool // whether the request that is looked at would pass another by joining
 }
 
 // patience is after how long those who were promised nothing are as urgent as
@@ -162,6 +163,7 @@ func (r *Router) hasRoom(now time.Time, t *Ticket, b *backends.Backend) bool {
 	}
 	var l predictor.Look
 	r.foresight.lookAt(now, t.req, &c, &l)
+	r.queue.passing = r.passes(now, t.req)
 	return r.couldBeOpen(now, t.req, &c, l.Base)
 }
 
@@ -249,7 +251,7 @@ func (r *Router) letOneOf(now time.Time, from, to int, promising func(*Ticket) b
 	greedy := func(t *Ticket) bool { return !t.isLost(now) && !r.queue.tenants.within(t, share) }
 	if to-from > tries {
 		usual := meanCost(r.queue.held[from:to])
-		cheap := func(t *Ticket) bool { return t.cost <= usual && modest(t) }
+		cheap := func(t *Ticket) bool { return (t.cost <= usual || now.Sub(t.entered) > patience) && modest(t) }
 		if r.offer(now, from, to, cheap, promising, tries) {
 			return true
 		}
@@ -308,6 +310,7 @@ func (t *Ticket) decide(now time.Time, err error) {
 // first look that is so whatever is predicted: who finds an engine open takes
 // nothing from anybody.
 func (r *Router) claimOpen(now time.Time, t *Ticket) error {
+	r.queue.passing = r.passes(now, t.req)
 	return r.claim(now, &t.lease, t.req, t.tried, r.offered, func(c []backends.Candidate) int {
 		r.lookAt(now, t.req, c)
 		if now.Sub(t.foretold) < wordCounts && !r.anyCouldBeOpen(now, t.req, c) {
@@ -315,18 +318,19 @@ func (r *Router) claimOpen(now time.Time, t *Ticket) error {
 		}
 		r.predict(now, t.req, c)
 		first := t.best == 0
-		t.best, t.foretold, t.cost = bestP95(c), now, t.req.leastUncached(c)
+		if first && t.promised {
+			r.queue.lately.noteBudget(t.req, c)
+		}
+		t.best, t.foretold, t.cost = bestP95(c), now, max(t.req.PromptTokens-mostCached(c), 0)
 		return r.pickOpen(now, t.req, c, t.isLost(now) && !first)
 	})
 }
 
-// leastUncached is how many of its prompt tokens have to be computed at least.
-func (q *Request) leastUncached(c []backends.Candidate) int {
-	most := 0
+func mostCached(c []backends.Candidate) (tokens int) {
 	for i := range c {
-		most = max(most, c[i].Cached)
+		tokens = max(tokens, c[i].Cached)
 	}
-	return max(q.PromptTokens-most, 0)
+	return tokens
 }
 
 // wordCounts is how long a prediction holds for one who is held while nobody is
@@ -343,14 +347,9 @@ func (r *Router) anyCouldBeOpen(now time.Time, req *Request, c []backends.Candid
 	return false
 }
 
-// couldBeOpen is isOpen before anything is predicted: base is within a factor of
-// two of what will be.
-func (r *Router) couldBeOpen(now time.Time, req *Request, c *backends.Candidate, base time.Duration) bool {
-	return isIdle(c) || r.isOpen(now, req, c, base/2)
-}
-
 // pickOpen lets the policy choose among those that are open and those worth
-// waiting for; -1 if none is, or the choice is to wait. To the lost only idle
+// waiting for: they have a quarter more of the prompt cached. It is -1 if none is
+// open, or the choice is to wait. To the lost only idle
 // ones are open, and those only while half of all are idle: a late answer must
 // not make others late.
 func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, lost bool) int {
@@ -369,8 +368,9 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	if r.open = len(r.choice); r.open == 0 {
 		return -1
 	}
+	known := mostCached(r.choice)
 	for i := range c {
-		if !lost && isHarmless(req, &c[i]) && cachesEnough(req, &c[i]) && !isOpen(&c[i]) {
+		if !lost && isHarmless(req, &c[i]) && 4*(c[i].Cached-known) > req.PromptTokens && !isOpen(&c[i]) {
 			r.choice = append(r.choice, c[i])
 		}
 	}
@@ -380,101 +380,3 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	}
 	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == r.choice[k].Index })
 }
-
-// isOpen reports whether an instance can take the request now: it does no harm
-// there, and few prompt tokens are pending or it may join them, with its first
-// token after ttft.
-func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
-	return isHarmless(req, c) && (float64(c.Pending) < ownShare(c)*float64(r.admission.PendingTokens) || r.mayJoin(now, req, c, ttft))
-}
-
-// ownShare is which part of the requests at an engine were this gateway's when
-// it was last asked; at least a tenth. Gateways that do not see each other share
-// the room they fill.
-func ownShare(c *backends.Candidate) float64 {
-	const few = 4
-	s := c.Signals
-	if all := s.Running + s.Waiting; !s.At.IsZero() && all > few {
-		return min(max(float64(s.OwnInFlight)/all, 0.1), 1)
-	}
-	return 1
-}
-
-// isHarmless reports whether the request would neither make a running answer
-// newly miss what was promised of its tokens nor miss it itself, nor join those
-// that wait for a running one to end.
-func isHarmless(req *Request, c *backends.Candidate) bool {
-	return c.Harmed == 0 && keepsGaps(req, c) && (!c.Full || c.Pending == 0)
-}
-
-// unseen is the part of the time between tokens that is left to prompts of
-// others, where all are others'.
-const unseen = 0.4
-
-// keepsGaps reports whether the request's own time between tokens would be as
-// promised, with what is left to those this gateway does not see.
-func keepsGaps(req *Request, c *backends.Candidate) bool {
-	return req.TPOT == 0 || float64(c.TPOT) <= (1-unseen*(1-ownShare(c)))*float64(req.TPOT)
-}
-
-// mayJoin reports whether the request may wait at an engine where many prompt
-// tokens are pending: if there is about an even chance that it is in time, and
-// that one with the tightest budget would be behind it; if nobody more critical
-// may come; and if it makes few gaps between tokens longer: it was promised none
-// itself, or its prompt is mostly cached.
-func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
-	lately := &r.queue.lately
-	if req.TTFT == 0 || req.Class > lately.class || c.Pending >= joinLimit*r.admission.PendingTokens {
-		return false
-	}
-	if req.TPOT > 0 && 2*(req.PromptTokens-c.Cached) > r.admission.PendingTokens {
-		return false
-	}
-	return ttft <= min(req.left(now), lately.budget)
-}
-
-// likely is about the time to first token that an even chance is judged by. An
-// engine of unknown speed has to have more to spare.
-func likely(c *backends.Candidate) time.Duration {
-	if c.Young {
-		return expected(c.P95, c)
-	}
-	return expected(c.P50, c)
-}
-
-// lately is the most urgent that was asked for of late: what waits at engines
-// can't be passed by it.
-type lately struct {
-	budget            time.Duration // smallest for a first token
-	class             int           // most critical
-	budgetAt, classAt time.Time
-}
-
-// joinLimit is how many times PendingTokens close an instance to everybody.
-const joinLimit = 16
-
-// latelyFor is how long a request counts.
-const latelyFor = time.Minute
-
-func (l *lately) note(now time.Time, req *Request) {
-	if req.Class <= l.class || now.Sub(l.classAt) > latelyFor {
-		l.class, l.classAt = req.Class, now
-	}
-	if req.TTFT > 0 && (req.TTFT <= l.budget || now.Sub(l.budgetAt) > latelyFor) {
-		l.budget, l.budgetAt = req.TTFT, now
-	}
-}
-
-// idle counts the engines that are.
-func idle(c []backends.Candidate) (n int) {
-	for i := range c {
-		if isIdle(&c[i]) {
-			n++
-		}
-	}
-	return n
-}
-
-// isIdle reports whether an engine has nothing of ours. Such a one is open to
-// everybody.
-func isIdle(c *backends.Candidate) bool { return c.Load.InFlight+c.Load.Held == 0 }

@@ -230,6 +230,9 @@ func (r *Router) Refused(now time.Time, req *Request, tried []*backends.Backend,
 	if r.decisions == nil || !r.decisions.wants(now, req.Explain, true) {
 		return nil
 	}
+	r.queue.mu.Lock() // what is open depends on who is held, and who came of late
+	defer r.queue.mu.Unlock()
+	r.queue.passing = r.passes(now, req)
 	open := func(c *backends.Candidate) bool {
 		return r.admission == nil || isIdle(c) || r.isOpen(now, req, c, likely(c))
 	}

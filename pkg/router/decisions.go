@@ -115,10 +115,14 @@ func (b *bucket) take(now time.Time) bool {
 	at := now.UnixNano()
 	for {
 		full := b.full.Load()
-		if full-at > (sampledRate-1)*each {
+		from := max(full, at)
+		if full-at > 2*sampledRate*each {
+			from = at // the clock was set back
+		}
+		if from-at > (sampledRate-1)*each {
 			return false
 		}
-		if b.full.CompareAndSwap(full, max(full, at)+each) {
+		if b.full.CompareAndSwap(full, from+each) {
 			return true
 		}
 	}
