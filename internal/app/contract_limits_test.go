@@ -176,6 +176,55 @@ func TestNoRetryPastTheLimit(t *testing.T) {
 	})
 }
 
+// A retry that was held until its visible limit had passed is not sent.
+func TestNoRetryHeldPastTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, extra := contractFile(t, contractOf("shop", "objectives: [{metric: availability, target: 99%}]", "visible_limit: 800ms"))
+		a := playing(fakellm.Wait(50*time.Millisecond), fakellm.Reset())
+		b := prompts(3 * time.Second)
+		text := strings.Replace(configFor(oneByOne+extra, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1)
+		g := startGateway(t, text, map[string]http.Handler{"a:8000": a, "b:8000": b})
+		var clients sync.WaitGroup
+		clients.Go(func() { g.chat(fillingBody("m")) }) // fails at a, and then fills b
+		time.Sleep(100 * time.Millisecond)
+		if b.Count() != 1 {
+			t.Fatalf("b has %d requests", b.Count())
+		}
+		if got := g.chat(fillingBody("m"), "X-Tenant", "shop"); got.status != 502 {
+			t.Errorf("status %d", got.status)
+		}
+		clients.Wait()
+		if b.Count() != 1 {
+			t.Errorf("b got a request %v after its limit had passed", b.Count())
+		}
+		g.idle()
+	})
+}
+
+// A contract's warm_up calls in a backend as well when the others take no more.
+func TestStandbyIsCalledInWhenOthersAreFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, extra := contractFile(t, contract("200ms", "warm_up, shed"))
+		text := configFor("defaults: {policy: least-inflight, health: {interval: off}}"+extra+"warm_up: {max_prompt: 64, repeat: 1}", "a:8000", "b:8000")
+		text = strings.Replace(text, "name: a,", "name: a, limits: {max_in_flight: 1},", 1)
+		text = strings.Replace(text, "name: b,", "name: b, standby: true,", 1)
+		g := startGateway(t, text, map[string]http.Handler{"a:8000": prompts(10 * time.Second), "b:8000": prompts(100 * time.Millisecond)})
+		var clients sync.WaitGroup
+		clients.Go(func() { g.chat(streamBody("m")) })
+		synctest.Wait()
+		if got := g.chat(streamBody("m"), "X-Tenant", "shop"); got.status < 429 {
+			t.Errorf("status %d", got.status)
+		}
+		time.Sleep(2 * time.Second)
+		g.want(`firsttoken_standby_calls_total{backend="b"}`, "1")
+		if got := g.chat(streamBody("m"), "X-Tenant", "shop"); got.status != 200 {
+			t.Errorf("status %d once b is warm: %s", got.status, got.body)
+		}
+		clients.Wait()
+		g.idle()
+	})
+}
+
 // A contract's warm_up calls in a backend that stands by: it is warmed up, takes
 // requests, and stands by again once nobody was at risk for a while.
 func TestStandbyIsCalledIn(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/openai"
@@ -27,8 +28,16 @@ func (x *exchange) admit(ctx context.Context) (*router.Lease, *failure) {
 		return lease, nil
 	case errors.As(err, &shed) && shed.Reason == router.ShedDeadline:
 		return x.atRisk(ctx, shed)
+	case ctx.Err() == nil && x.wantsMore():
+		x.h.promises.WarmUp(x.model.Name)
 	}
 	return nil, x.notAdmitted(ctx, err)
+}
+
+// wantsMore reports whether the contract asks for a further instance where its
+// request can't be served.
+func (x *exchange) wantsMore() bool {
+	return slices.ContainsFunc(x.actions(), func(a sla.Action) bool { return a.Do == sla.WarmUp })
 }
 
 // notAdmitted is the failure of a request that got no backend.

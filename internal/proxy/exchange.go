@@ -152,11 +152,11 @@ func (x *exchange) again(ctx context.Context, f *failure) (*router.Lease, *failu
 }
 
 // enterAgain asks for another backend. One whose promise is lost does not wait
-// for long: it has been let in once.
+// for long: it has been let in once. Past its visible limit it goes nowhere.
 func (x *exchange) enterAgain(ctx context.Context) (*router.Lease, error) {
 	lease, err := x.enter(ctx, time.Time{})
 	if shed := (*router.Shed)(nil); errors.As(err, &shed) && shed.Reason == router.ShedDeadline {
-		return x.model.Router.Claim(time.Now(), &x.ask, x.tried)
+		return x.claimLate(x.model.Router, x.tried)
 	}
 	return lease, err
 }

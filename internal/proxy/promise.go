@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/firsttoken/firsttoken/internal/openai"
@@ -37,7 +38,7 @@ func (x *exchange) promise() *openai.Error {
 		return badTerms(err)
 	}
 	x.terms = terms
-	x.ask.Accepted, x.ask.Contract, x.ask.Tenant = x.accepted, c.Name(), tenant
+	x.ask.Accepted, x.ask.Contract, x.ask.Tenant = x.accepted, c.Name(), keptName(tenant)
 	x.over = c != nil && c.Spec.Burst > 0 && x.h.promises.Arrived(x.accepted, c)
 	x.ask.Class = x.table.Contracts.Rank(c, x.over)
 	if c != nil && slices.Contains(c.Spec.Match.Tenants, tenant) {
@@ -51,6 +52,17 @@ func (x *exchange) promise() *openai.Error {
 	x.ask.TPOT, _ = terms.TPOTBudget()
 	x.ask.E2E, _ = terms.E2EBudget(x.req.PromptTokens)
 	return nil
+}
+
+// longestName is how much of a tenant's name is kept in memory after its request:
+// the client writes it. Those that begin alike for so long share their turns.
+const longestName = 64
+
+func keptName(tenant string) string {
+	if len(tenant) <= longestName {
+		return tenant
+	}
+	return strings.Clone(tenant[:longestName])
 }
 
 func badTerms(err error) *openai.Error {
