@@ -349,7 +349,7 @@ func (r *Router) anyCouldBeOpen(now time.Time, req *Request, c []backends.Candid
 
 // pickOpen lets the policy choose among those that are open and those worth
 // waiting for: they have a quarter more of the prompt cached. It is -1 if none is
-// open, or the choice is to wait. To the lost only idle
+// open, or the choice is to wait, for a second at most where nothing is due. To the lost only idle
 // ones are open, and those only while half of all are idle: a late answer must
 // not make others late.
 func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, lost bool) int {
@@ -368,9 +368,9 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	if r.open = len(r.choice); r.open == 0 {
 		return -1
 	}
-	known := mostCached(r.choice)
+	known, waits := mostCached(r.choice), !lost && (req.TTFT > 0 || now.Sub(req.Accepted) < unbounded)
 	for i := range c {
-		if !lost && isHarmless(req, &c[i]) && 4*(c[i].Cached-known) > req.PromptTokens && !isOpen(&c[i]) {
+		if waits && isHarmless(req, &c[i]) && 4*(c[i].Cached-known) > req.PromptTokens && !isOpen(&c[i]) {
 			r.choice = append(r.choice, c[i])
 		}
 	}
