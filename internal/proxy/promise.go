@@ -50,6 +50,9 @@ func (x *exchange) promise() *openai.Error {
 		x.ask.TTFT = due.Sub(x.accepted)
 	}
 	x.ask.TPOT, _ = terms.TPOTBudget()
+	if c != nil {
+		x.ask.Reuse, x.ask.Even = float64(c.Spec.MinKVReuse), c.Spec.JitterSensitive
+	}
 	x.ask.E2E, _ = terms.E2EBudget(x.req.PromptTokens)
 	return nil
 }

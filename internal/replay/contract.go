@@ -32,6 +32,9 @@ func promise(ask *router.Request, r *trace.Request, set *sla.Set, c *sla.Contrac
 	o := objective(r, c)
 	ask.TTFT, ask.TPOT, ask.E2E, ask.Class = firstDue(o), o.TPOT, o.E2E, set.Rank(c, false)
 	ask.Contract = c.Name()
+	if c != nil {
+		ask.Reuse, ask.Even = float64(c.Spec.MinKVReuse), c.Spec.JitterSensitive
+	}
 	if due, ok := c.FirstDue(r.PromptTokens); ok {
 		ask.TTFT = due
 	}

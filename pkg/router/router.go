@@ -22,9 +22,11 @@ type Request struct {
 	TTFT     time.Duration
 	TPOT     time.Duration
 	E2E      time.Duration // from Accepted
+	Reuse    float64       // share of the prompt that should be cached, 0..1
+	Even     bool          // an even delay is worth more than a short one
 	Contract string        // name; empty: none
 	Tenant   string        // for fairness; may be empty
-	Class    int           // criticality: lower ones are let in first
+	Class    int           // rank: lower ones are let in first, see sla.Set.Rank
 
 	ID      string // of the request, in records
 	Label   string // its tenant as records may show it; empty if they may not

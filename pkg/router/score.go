@@ -147,8 +147,26 @@ func gapShare(req *Request, c *backends.Candidate) float64 {
 // holds the toll as well, and counts three times as far as it is past its end.
 func burden(req *Request, c *backends.Candidate, left time.Duration) float64 {
 	first := float64(expected(c.P95, c)) / float64(left)
-	first += 2*max(first-1, 0) + float64(toll(c))/float64(left)
+	first += 2*max(first-1, 0) + float64(req.spread(c)+req.tollFor(c))/float64(left)
 	return max(first, gapShare(req, c))
+}
+
+// spread is what counts on top for a request that wants an even delay: how much
+// later than usual its first token may be.
+func (q *Request) spread(c *backends.Candidate) time.Duration {
+	if !q.Even {
+		return 0
+	}
+	return max(c.P95-c.P50, 0)
+}
+
+// tollFor is the toll, twice where less of the prompt is cached than its
+// contract asks for.
+func (q *Request) tollFor(c *backends.Candidate) time.Duration {
+	if float64(c.Cached) < q.Reuse*float64(q.PromptTokens) {
+		return 2 * toll(c)
+	}
+	return toll(c)
 }
 
 // toll is what others lose: computing the prompt holds up every answer that

@@ -149,3 +149,23 @@ func TestHeadroomPrefersTheCompliant(t *testing.T) {
 		}
 	}
 }
+
+// What a contract says of reuse and evenness makes an engine dearer by the toll
+// once more, and by the spread of its first token.
+func TestBurdenOfReuseAndEvenness(t *testing.T) {
+	c := backends.Candidate{P50: 100 * time.Millisecond, P95: 300 * time.Millisecond, Own: 50 * time.Millisecond, Decoding: 1, Cached: 600}
+	for name, row := range map[string]struct {
+		req  Request
+		want float64 // of a second
+	}{
+		"neither":           {Request{PromptTokens: 1000}, 0.3 + 0.1},
+		"enough is cached":  {Request{PromptTokens: 1000, Reuse: 0.6}, 0.3 + 0.1},
+		"too little cached": {Request{PromptTokens: 1000, Reuse: 0.7}, 0.3 + 0.2},
+		"even":              {Request{PromptTokens: 1000, Even: true}, 0.3 + 0.2 + 0.1},
+		"both":              {Request{PromptTokens: 1000, Reuse: 0.7, Even: true}, 0.3 + 0.2 + 0.2},
+	} {
+		if got := burden(&row.req, &c, time.Second); math.Abs(got-row.want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
+	}
+}

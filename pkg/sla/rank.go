@@ -4,8 +4,8 @@ import "slices"
 
 // Rank orders the requests that wait for the same engines: lower ones are let in
 // first. Critical goes before standard before sheddable, within one of them the
-// higher priority first, and what a contract's burst does not cover after all
-// others of its criticality. c is of this set, or nil: without a contract a
+// higher priority first, at the same priority what may be batched after the
+// others, and what a contract's burst does not cover after all of its criticality. c is of this set, or nil: without a contract a
 // request is standard, of priority 0. Ranks of one set are 0, 1, 2 and so on. A
 // nil Set is one without contracts.
 func (s *Set) Rank(c *Contract, overBurst bool) int {
@@ -32,17 +32,20 @@ func (s *Set) rankAll() {
 // criticalities lists them, the most critical first.
 var criticalities = [...]Criticality{Critical, Standard, Sheddable}
 
-// standing is a number for each pair of a criticality and a priority, and for
-// what is over the burst of a criticality, in the order in which they are let in.
+// standing is a number for each criticality, priority, and batchable or not, and
+// for what is over the burst of a criticality, in the order in which they are let in.
 func (c *Contract) standing(overBurst bool) int {
-	const most, perCriticality = 1000, 1 << 12 // most is of the tag of Spec.Priority
-	criticality, priority := Standard, 0
+	const most, perCriticality = 1000, 1 << 13 // most is of the tag of Spec.Priority
+	criticality, priority, batchable := Standard, 0, false
 	if c != nil {
-		criticality, priority = c.Spec.Criticality, c.Spec.Priority
+		criticality, priority, batchable = c.Spec.Criticality, c.Spec.Priority, c.Spec.Batchable
 	}
-	place := most - priority
-	if overBurst {
-		place = 2*most + 1
+	place := 2 * (most - priority)
+	switch {
+	case overBurst:
+		place = 2*(2*most) + 2
+	case batchable:
+		place++
 	}
 	return perCriticality*slices.Index(criticalities[:], criticality) + place
 }

@@ -26,8 +26,9 @@ func TestRank(t *testing.T) {
 		"criticality: standard, priority: 1",
 		"criticality: critical, priority: 10",
 		"criticality: critical, priority: -1, burst: 0%",
+		"criticality: sheddable, priority: 1000, batchable: true",
 	))
-	for name, want := range map[string]int{"c3": 0, "c5": 0, "c2": 1, "c6": 2, "c4": 3, "": 4, "c1": 5, "c0": 7} {
+	for name, want := range map[string]int{"c3": 0, "c5": 0, "c2": 1, "c6": 2, "c4": 3, "": 4, "c1": 5, "c0": 7, "c7": 8} {
 		if got := set.Rank(set.Contract(name), false); got != want {
 			t.Errorf("%q ranks %d, want %d", name, got, want)
 		}
