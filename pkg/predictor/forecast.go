@@ -45,7 +45,7 @@ func (i *Instance) run(now float64, w Work, doubt bool) forecast {
 	if !v.done {
 		v.finish()
 	}
-	out := v.forecast
+	out := v.found
 	out.seconds = max(v.t-now, i.lag()/2)
 	return out
 }
@@ -53,7 +53,7 @@ func (i *Instance) run(now float64, w Work, doubt bool) forecast {
 // runner is the mirror running ahead.
 type runner struct {
 	*Instance
-	forecast
+	found    forecast // so far
 	now, t   float64
 	speed    terms
 	budget   float64
@@ -131,7 +131,7 @@ func (v *runner) prompt() int {
 // next lets one step run.
 func (v *runner) next() {
 	var x terms
-	ownBefore := v.forecast.own
+	ownBefore := v.found.own
 	joined, joinedContext, seen := v.fill(&x)
 	if x[tokens] == 0 && v.decoding == 0 {
 		v.t = max(v.t, v.ready()) // nothing to do until then
@@ -144,15 +144,15 @@ func (v *runner) next() {
 	v.t += length
 	v.taken++
 	if v.taken == 1 && began <= v.now && !v.idle() {
-		v.current = length
+		v.found.current = length
 	}
 	if v.t < v.now && (v.streams || seen) { // it should have shown by now
 		v.t = v.now + late*length
 	}
 	if v.t > v.now {
-		v.forecast.steps++
+		v.found.steps++
 	} else {
-		v.forecast.own = ownBefore
+		v.found.own = ownBefore
 	}
 	v.decoding += joined
 	v.context += joinedContext
@@ -208,9 +208,9 @@ func (v *runner) charge(x *terms, take float64, from, to int) {
 	x[square] += sq
 	cost := take*v.speed[tokens] + sq*v.speed[square]
 	if v.isOwn() {
-		v.forecast.own += cost
+		v.found.own += cost
 	} else {
-		v.forecast.queue += cost
+		v.found.queue += cost
 	}
 }
 
@@ -226,7 +226,7 @@ func (v *runner) enter(joined float64) {
 
 // wait lets one sequence end. Until then all have grown by a token a step.
 func (v *runner) wait() {
-	v.blocked++
+	v.found.blocked++
 	v.t += v.untilOneEnds()
 	v.grow(1 / v.ending)
 	each := v.context / v.decoding
@@ -287,12 +287,12 @@ func (v *runner) finish() {
 	x[context] = x[steps] * v.context
 	over := max(v.decoding+count+1-v.slots, (v.kv+total-v.room)/max(v.context/max(v.decoding, 1), 1))
 	if over > 0 && v.decoding > 0 {
-		v.blocked += over
+		v.found.blocked += over
 		v.t += over * v.untilOneEnds()
 	}
 	v.t = max(v.t, v.now) + dot(&v.speed, &x)
-	v.forecast.steps += x[steps]
-	v.forecast.queue += ahead
-	v.forecast.own += total*v.speed[tokens] + sq*v.speed[square] - ahead
+	v.found.steps += x[steps]
+	v.found.queue += ahead
+	v.found.own += total*v.speed[tokens] + sq*v.speed[square] - ahead
 	v.done = true
 }

@@ -35,12 +35,12 @@ func (i *Instance) harm(t float64, w Work) harm {
 	own := i.prefill(w.Prompt, w.Uncached)
 	h := harm{tpot: after, own: own}
 	for _, f := range i.running {
-		if i.keeps(f, t+stall, before, f.Class) && !i.keeps(f, t+stall+own, after, w.Class) {
+		if i.keeps(f, t, stall, before, f.Class) && !i.keeps(f, t, stall+own, after, w.Class) {
 			h.missed++
 		}
 	}
 	for _, f := range i.pending {
-		if i.keeps(f, t+stall, before, f.Class) && !i.keeps(f, t+stall+own, after, w.Class) {
+		if i.keeps(f, t, stall, before, f.Class) && !i.keeps(f, t, stall+own, after, w.Class) {
 			h.missed++
 		}
 	}
@@ -48,10 +48,10 @@ func (i *Instance) harm(t float64, w Work) harm {
 }
 
 // keeps reports whether an answer keeps what it was promised if its tokens to
-// come begin at t and have that gap. How many there will be nobody knows; towards
-// somebody less critical the next may be its last.
-func (i *Instance) keeps(f *Flight, t, gap float64, class int) bool {
-	usual := i.output.mean()
+// come begin after the stall and have that gap. How many there will be nobody
+// knows; towards somebody less critical the next may be its last.
+func (i *Instance) keeps(f *Flight, now, stall, gap float64, class int) bool {
+	usual, t := i.output.mean(), now+stall
 	if f.limit > 0 && f.Stream && f.state == decodingFlight {
 		toCome := max(usual-float64(f.tokens), fewToCome)
 		if class > f.Class {
@@ -66,7 +66,7 @@ func (i *Instance) keeps(f *Flight, t, gap float64, class int) bool {
 	}
 	seen := float64(f.tokens)
 	if f.state == decodingFlight && !f.Stream {
-		seen = (t - f.first) / gap
+		seen = (now - f.first) / gap
 	}
 	return t+max(usual-seen, usual/4)*gap <= f.end
 }

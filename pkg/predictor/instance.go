@@ -147,7 +147,7 @@ func (i *Instance) Send(now time.Time, w Work) *Flight {
 	return f
 }
 
-// send fills in the flight.
+// send fills in f and puts it in the queue.
 func (i *Instance) send(now time.Time, w Work, f *Flight) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -340,6 +340,7 @@ func (i *Instance) settleSilent(t float64) {
 		}
 		f.left = 0
 		i.begin(i.firstToken, f)
+		f.first = f.due
 	}
 }
 

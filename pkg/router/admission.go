@@ -164,7 +164,8 @@ func (r *Router) hasRoom(now time.Time, t *Ticket, b *backends.Backend) bool {
 	var l predictor.Look
 	r.foresight.lookAt(now, t.req, &c, &l)
 	r.queue.passing = r.passes(now, t.req)
-	return r.couldBeOpen(now, t.req, &c, l.Base)
+	hasItsPast := 4*c.Cached > t.req.PromptTokens // it may have waited for this one, and may go elsewhere now
+	return hasItsPast || r.couldBeOpen(now, t.req, &c, l.Base)
 }
 
 // Waiting is how many requests are held.
@@ -326,6 +327,16 @@ func (r *Router) claimOpen(now time.Time, t *Ticket) error {
 	})
 }
 
+// mayWait reports whether there is time to wait for one instance while others
+// are open: half of what was promised, or a second where nothing was.
+func (q *Request) mayWait(now time.Time) bool {
+	patience := unbounded
+	if q.TTFT > 0 {
+		patience = q.TTFT / 2
+	}
+	return now.Sub(q.Accepted) < patience
+}
+
 func mostCached(c []backends.Candidate) (tokens int) {
 	for i := range c {
 		tokens = max(tokens, c[i].Cached)
@@ -347,11 +358,11 @@ func (r *Router) anyCouldBeOpen(now time.Time, req *Request, c []backends.Candid
 	return false
 }
 
-// pickOpen lets the policy choose among those that are open and those worth
-// waiting for: they have a quarter more of the prompt cached. It is -1 if none is
-// open, or the choice is to wait, for a second at most where nothing is due. To the lost only idle
-// ones are open, and those only while half of all are idle: a late answer must
-// not make others late.
+// pickOpen lets the policy choose among those that are open and, for a while,
+// those worth waiting for: they have a quarter more of the prompt cached. It is
+// -1 if none is open, or the choice is to wait. To the lost only idle ones are
+// open, and those only while half of all are idle: a late answer must not make
+// others late.
 func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, lost bool) int {
 	r.choice, r.open = r.choice[:0], 0
 	if lost && 2*idle(c) < len(c) {
@@ -368,7 +379,7 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	if r.open = len(r.choice); r.open == 0 {
 		return -1
 	}
-	known, waits := mostCached(r.choice), !lost && (req.TTFT > 0 || now.Sub(req.Accepted) < unbounded)
+	known, waits := mostCached(r.choice), !lost && req.mayWait(now)
 	for i := range c {
 		if waits && isHarmless(req, &c[i]) && 4*(c[i].Cached-known) > req.PromptTokens && !isOpen(&c[i]) {
 			r.choice = append(r.choice, c[i])

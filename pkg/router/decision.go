@@ -20,7 +20,7 @@ type Decision struct {
 	Policy       string    `json:"policy"`
 	Contract     string    `json:"contract,omitempty"`
 	Tenant       string    `json:"tenant,omitempty"` // where it may be shown
-	Class        int       `json:"class"`            // criticality: lower ones are let in first
+	Class        int       `json:"class"`            // rank: lower ones are let in first, see sla.Set.Rank
 	PromptTokens int       `json:"prompt_tokens"`    // estimate
 
 	Attempt  int      `json:"attempt"`                // from 1
@@ -50,7 +50,7 @@ type Decision struct {
 type Considered struct {
 	Backend   string  `json:"backend"`
 	State     string  `json:"state"`            // up, unless there was nobody in rotation
-	Readiness string  `json:"readiness"`        // cold, warming, ready or draining
+	Readiness string  `json:"readiness"`        // standby, cold, warming, ready or draining
 	Open      bool    `json:"open"`             // the policy could choose it
 	Closed    string  `json:"closed,omitempty"` // why it could not: one of the Closed constants
 	Weight    float64 `json:"weight"`           // capacity, cut while it ramps up and by violations
@@ -212,7 +212,7 @@ func (r *Router) whyClosed(req *Request, c *backends.Candidate) string {
 		return ClosedTPOT
 	case c.Full && c.Pending > 0:
 		return ClosedFull
-	case r.admission != nil && c.Pending >= r.admission.PendingTokens:
+	case r.admission != nil && !r.fewWait(c):
 		return ClosedPending
 	}
 	return ClosedLost
@@ -277,32 +277,27 @@ func (l *Lease) Decision() *Decision {
 
 // Held adds to the record how long the request was held at the gateway.
 func (l *Lease) Held(d time.Duration) {
-	if l.decision == nil {
-		return
-	}
-	l.router.decisions.mu.Lock()
-	defer l.router.decisions.mu.Unlock()
-	l.decision.HeldMS = inMS(d)
+	l.note(func(r *Decision) { r.HeldMS = inMS(d) })
 }
 
-// begun notes the first token of a recorded decision.
+// begun notes the first token.
 func (l *Lease) begun(now time.Time) {
-	if l.decision == nil {
-		return
-	}
-	l.router.decisions.mu.Lock()
-	defer l.router.decisions.mu.Unlock()
-	l.decision.begun(now)
+	l.note(func(d *Decision) { d.begun(now) })
 }
 
-// ended notes the end of a recorded decision.
+// ended notes the end.
 func (l *Lease) ended(now time.Time, o backends.Outcome) {
+	l.note(func(d *Decision) { d.ended(now, o) })
+}
+
+// note writes into the record, if there is one.
+func (l *Lease) note(f func(*Decision)) {
 	if l.decision == nil {
 		return
 	}
 	l.router.decisions.mu.Lock()
 	defer l.router.decisions.mu.Unlock()
-	l.decision.ended(now, o)
+	f(l.decision)
 }
 
 func (d *Decision) begun(now time.Time) {

@@ -161,8 +161,28 @@ func TestCachedJoins(t *testing.T) {
 	}
 }
 
+// come lets one in and out again at once: all that is left is that it came.
+func come(t *testing.T, r *router.Router, now time.Time, q *router.Request) {
+	t.Helper()
+	q.Accepted = now
+	k := enter(r, now, q)
+	if k.Lease == nil {
+		t.Fatalf("not let in by an idle engine: %+v", k)
+	}
+	k.Lease.Done(now, backends.Outcome{Class: backends.Dropped})
+}
+
+// joins reports whether a request joins 3000 tokens at the one engine: 3.5 s.
+func joins(t *testing.T, r *router.Router, now time.Time, class int) bool {
+	t.Helper()
+	send(t, r, now, 0, first(3000, 0))
+	q := ofClass(first(500, 20*time.Minute), class)
+	q.Accepted = now
+	return enter(r, now, q).Decided()
+}
+
 // TestJoinBehindNobodyMoreCritical: while somebody more critical may come, nobody
-// less critical waits at an engine; a minute later it does.
+// less critical waits at an engine. Who came counts for a minute at least.
 func TestJoinBehindNobodyMoreCritical(t *testing.T) {
 	for name, row := range map[string]struct {
 		seen, class int
@@ -171,20 +191,17 @@ func TestJoinBehindNobodyMoreCritical(t *testing.T) {
 	}{
 		"more critical, just now":       {0, 1, 0, false},
 		"more critical, lately":         {0, 1, time.Minute, false},
-		"more critical, long ago":       {0, 1, time.Minute + 1, true},
+		"more critical, long ago":       {0, 1, 2 * time.Minute, true},
 		"as critical":                   {1, 1, 0, true},
 		"less critical":                 {2, 1, 0, true},
 		"far less critical, just now":   {1, 7, 0, false},
-		"far less critical, long since": {1, 7, time.Minute + 1, true},
+		"far less critical, long since": {1, 7, 2 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := waiting(t, 3000)
-			enter(r, t0, ofClass(ask(600, 20*time.Minute), row.seen)) // it is held
-			now := t0.Add(row.after)
-			q := ofClass(first(600, 20*time.Minute), row.class)
-			q.Accepted = now
-			if k := enter(r, now, q); k.Decided() != row.joins {
-				t.Errorf("joins %v", k.Decided())
+			r := known(t, 1)
+			come(t, r, t0, ofClass(first(10, time.Minute), row.seen))
+			if got := joins(t, r, t0.Add(row.after), row.class); got != row.joins {
+				t.Errorf("joins %v", got)
 			}
 		})
 	}
@@ -199,18 +216,67 @@ func TestJoinNoDeeperThanTheTightest(t *testing.T) {
 	}{
 		"tight, just now": {time.Second, 0, false},
 		"tight, lately":   {time.Second, time.Minute, false},
-		"tight, long ago": {time.Second, time.Minute + 1, true},
+		"tight, long ago": {time.Second, 2 * time.Minute, true},
 		"wide enough":     {10 * time.Second, 0, true},
 		"none":            {0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			r := known(t, 1)
+			come(t, r, t0, first(10, row.seen))
+			if got := joins(t, r, t0.Add(row.after), 0); got != row.joins {
+				t.Errorf("joins %v", got)
+			}
+		})
+	}
+}
+
+// TestWhoCameIsForgotten: whoever comes meanwhile, who came counts for a minute, and
+// not for three.
+func TestWhoCameIsForgotten(t *testing.T) {
+	for every := 7 * time.Second; every < 70*time.Second; every += 9 * time.Second {
+		for offset := time.Duration(0); offset < 2*time.Minute; offset += 13 * time.Second {
+			for _, after := range []time.Duration{time.Second, 30 * time.Second, time.Minute, 2*time.Minute + time.Second, 5 * time.Minute} {
+				r := known(t, 1)
+				seen, now := t0.Add(offset), t0.Add(offset+after)
+				at := t0
+				for ; at.Before(seen); at = at.Add(every) {
+					come(t, r, at, ofClass(first(10, time.Minute), 1))
+				}
+				come(t, r, seen, ofClass(first(10, time.Second), 0))
+				for ; at.Before(now); at = at.Add(every) {
+					come(t, r, at, ofClass(first(10, time.Minute), 1))
+				}
+				if want := after > time.Minute; joins(t, r, now, 1) != want {
+					t.Fatalf("somebody more critical came %v ago, others every %v, it %v after the first of them: joins %v", after, every, offset, !want)
+				}
+			}
+		}
+	}
+}
+
+// TestJoinPassesNobody: while somebody is held who is to go first nobody joins.
+func TestJoinPassesNobody(t *testing.T) {
+	long := 10 * time.Minute
+	for name, row := range map[string]struct {
+		held  *router.Request
+		class int
+		joins bool
+	}{
+		"nobody":                 {nil, 1, true},
+		"due before":             {ofClass(ask(600, long-1), 1), 1, false},
+		"due after":              {ofClass(ask(600, long+1), 1), 1, true},
+		"less critical":          {ofClass(ask(600, long-1), 2), 1, true},
+		"promised nothing":       {ofClass(ask(600, 0), 1), 1, false}, // as if due in 10 s
+		"can hardly be in time":  {ofClass(ask(600, 2*time.Second), 1), 1, false},
+		"will hardly be in time": {ofClass(first(600, 700*time.Millisecond), 1), 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
 			r := waiting(t, 3000)
-			enter(r, t0, first(600, row.seen)) // 3.6 s until its first token
-			now := t0.Add(row.after)
-			q := first(500, 20*time.Minute)
-			q.Accepted = now
-			if k := enter(r, now, q); k.Decided() != row.joins {
-				t.Errorf("joins %v", k.Decided())
+			if row.held != nil && enter(r, t0, row.held).Decided() {
+				t.Fatal("not held")
+			}
+			if got := enter(r, t0, ofClass(first(600, long), row.class)).Decided(); got != row.joins {
+				t.Errorf("joins %v", got)
 			}
 		})
 	}
@@ -263,9 +329,9 @@ func TestFullIsClosed(t *testing.T) {
 // TestOwnShare: an engine closes at our part of the tokens that may wait there.
 func TestOwnShare(t *testing.T) {
 	for name, row := range map[string]struct {
-		running float64
-		own             int
-		closesAt        int
+		running  float64
+		own      int
+		closesAt int
 	}{
 		"a quarter":           {8, 2, 250},
 		"all":                 {8, 8, 1000},
@@ -288,5 +354,19 @@ func TestOwnShare(t *testing.T) {
 	send(t, r, t0, 0, first(999, 0))
 	if k := enter(r, t0, first(10, 0)); !k.Decided() {
 		t.Error("closed to who knows of no others")
+	}
+}
+
+// TestClosedByOwnShare: an engine that others fill as well is recorded as closed
+// for what waits there.
+func TestClosedByOwnShare(t *testing.T) {
+	r := known(t, 1)
+	r.Record(router.NewDecisions())
+	told(r, 0, func(s *backends.Signals) { s.Running, s.Waiting, s.OwnInFlight = 8, 0, 2 })
+	send(t, r, t0, 0, first(300, 0))
+	q := first(10, 0)
+	q.Explain = true
+	if x := r.Refused(t0, q, nil, 0, "no").Candidates[0]; x.Open || x.Closed != router.ClosedPending {
+		t.Errorf("%+v", x)
 	}
 }

@@ -13,13 +13,18 @@ import (
 // there, and few prompt tokens are pending or it may join them, with its first
 // token after ttft.
 func (r *Router) isOpen(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
-	return isHarmless(req, c) && (float64(c.Pending) < ownShare(c)*float64(r.admission.PendingTokens) || r.mayJoin(now, req, c, ttft))
+	return isHarmless(req, c) && (r.fewWait(c) || r.mayJoin(now, req, c, ttft))
 }
 
 // couldBeOpen is isOpen before anything is predicted: base is within a factor of
 // two of what will be.
 func (r *Router) couldBeOpen(now time.Time, req *Request, c *backends.Candidate, base time.Duration) bool {
 	return isIdle(c) || r.isOpen(now, req, c, base/2)
+}
+
+// fewWait reports whether fewer prompt tokens wait there than close an instance.
+func (r *Router) fewWait(c *backends.Candidate) bool {
+	return float64(c.Pending) < ownShare(c)*float64(r.admission.PendingTokens)
 }
 
 // ownShare is which part of the requests at an engine were this gateway's when
@@ -120,11 +125,11 @@ const latelyFor = time.Minute
 
 // note counts a request.
 func (l *lately) note(now time.Time, req *Request) {
-	if passed := now.Sub(l.since); passed >= latelyFor {
-		l.former, l.present, l.since = l.present, nothing(), now
-		if passed >= 2*latelyFor {
-			l.former = nothing()
-		}
+	switch passed := now.Sub(l.since); {
+	case passed >= 2*latelyFor:
+		l.former, l.present, l.since = nothing(), nothing(), now
+	case passed >= latelyFor:
+		l.former, l.present, l.since = l.present, nothing(), l.since.Add(latelyFor)
 	}
 	l.present.class = min(l.present.class, req.Class)
 }
