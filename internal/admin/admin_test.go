@@ -21,10 +21,10 @@ import (
 	"github.com/firsttoken/firsttoken/pkg/router"
 )
 
-// decider is a Decider that keeps what it was asked.
+// decider keeps what it was asked.
 type decider struct{ asked router.Filter }
 
-func (d *decider) List(f router.Filter) []router.Decision {
+func (d *decider) list(f router.Filter) []router.Decision {
 	d.asked = f
 	return []router.Decision{{Request: "r"}}
 }
@@ -32,7 +32,7 @@ func (d *decider) List(f router.Filter) []router.Decision {
 func handler(d *decider, log *admin.Log) http.Handler {
 	return admin.New(admin.Sources{
 		State:     func(now time.Time) admin.State { return admin.State{At: now, Version: "v"} },
-		Decisions: d, Events: log,
+		Decisions: d.list, Events: log,
 		Evaluations: func() []rollback.Record { return []rollback.Record{{Instance: "b"}, {Instance: "a"}} },
 	})
 }

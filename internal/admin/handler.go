@@ -19,14 +19,9 @@ import (
 // once.
 type Sources struct {
 	State       func(now time.Time) State
-	Decisions   Decider
+	Decisions   func(router.Filter) []router.Decision // the newest first
 	Events      *Log
 	Evaluations func() []rollback.Record // the newest first
-}
-
-// Decider lists recorded decisions, the newest first.
-type Decider interface {
-	List(router.Filter) []router.Decision
 }
 
 // Decisions is the answer of GET /decisions?model=&contract=&backend=&request=&limit=.
@@ -69,7 +64,7 @@ func New(s Sources) http.Handler {
 }
 
 func (s Sources) decisions(q query) (any, *wrong) {
-	return Decisions{s.Decisions.List(router.Filter{
+	return Decisions{s.Decisions(router.Filter{
 		Model: q.given["model"], Contract: q.given["contract"], Backend: q.given["backend"], Request: q.given["request"], Limit: q.limit,
 	})}, nil
 }

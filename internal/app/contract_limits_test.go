@@ -292,9 +292,10 @@ func TestOverBurst(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 15 {
 			tenant := "shop"
-			if i == 13 {
+			switch i {
+			case 13:
 				tenant = "low"
-			} else if i == 14 {
+			case 14:
 				tenant = "calm"
 			}
 			clients.Go(func() { g.chat(streamBody("m"), "X-Tenant", tenant) })

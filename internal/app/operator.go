@@ -19,7 +19,7 @@ func (a *App) operatorHandler() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.gather, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", a.readyz)
-	asked := admin.New(admin.Sources{State: a.State, Decisions: a.compile.decisions, Events: a.events, Evaluations: a.Evaluations})
+	asked := admin.New(admin.Sources{State: a.State, Decisions: a.compile.decisions.List, Events: a.events, Evaluations: a.Evaluations})
 	for _, path := range admin.Paths() {
 		mux.Handle(path, asked)
 	}

@@ -188,7 +188,7 @@ func TestCredentialStrip(t *testing.T) {
 		for name, b := range fleet {
 			g.serveBackend(name+":8000", b)
 		}
-		text := configFor(strings.Replace(watched, "defaults: {", "defaults: {retry: {budget_min: 100}, ", 1), "a:8000", "b:8000", "c:8000")
+		text := configFor(strings.Replace(watched, "defaults: {", "defaults: {policy: round-robin, retry: {budget_min: 100}, ", 1), "a:8000", "b:8000", "c:8000")
 		text = strings.Replace(text, "name: a,", "name: a, engine: vllm, credentials: {env: ENGINE_KEY},", 1)
 		text = strings.Replace(text, "name: b,", "name: b, weight: 0.001, credentials: {file: key, header: x-engine-key, scheme: \"\"},", 1)
 		text = strings.Replace(text, "name: c,", "name: c, weight: 0.000001,", 1)

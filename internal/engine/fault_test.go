@@ -207,7 +207,7 @@ func TestServerIsNotReadyBeforeItsStartUp(t *testing.T) {
 		spec.Params.StartUp, spec.Speed = time.Minute, 2
 		s := testServer(t, spec)
 		defer s.Close()
-		time.Sleep(30*time.Second - 1)
+		time.Sleep(30*time.Second - time.Nanosecond)
 		for _, path := range []string{"/health", "/metrics", "/v1/models"} {
 			if got := get(t, s, path); got != 503 {
 				t.Errorf("%s while starting: %d, want 503", path, got)
@@ -216,7 +216,7 @@ func TestServerIsNotReadyBeforeItsStartUp(t *testing.T) {
 		if r, _ := post(t.Context(), s, "/v1/chat/completions", ask5); r.status != 503 {
 			t.Errorf("a request while starting: %d, want 503", r.status)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if got := get(t, s, "/health"); got != 200 {
 			t.Errorf("health after the start-up: %d", got)
 		}

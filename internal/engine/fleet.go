@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ErrStopped says that the fleet has ended for good.
@@ -237,7 +238,7 @@ func startInstance(spec Spec, addr string, listen Listen) (*instance, error) {
 		return nil, err
 	}
 	in := &instance{addr: l.Addr().String(), server: server}
-	in.http = &http.Server{Handler: server, ConnState: in.conns.track}
+	in.http = &http.Server{Handler: server, ConnState: in.conns.track, ReadHeaderTimeout: 10 * time.Second}
 	in.serve.Go(func() { _ = in.http.Serve(l) }) // always ends with ErrServerClosed or the listener's end
 	return in, nil
 }

@@ -137,8 +137,8 @@ func gauge(name, help string, value func(*Stats) int, labels ...string) stat {
 	return newStat(prometheus.GaugeValue, name, help, value, labels)
 }
 
-func counter(name, help string, value func(*Stats) int, labels ...string) stat {
-	return newStat(prometheus.CounterValue, name, help, value, labels)
+func counter(name, help string, value func(*Stats) int) stat {
+	return newStat(prometheus.CounterValue, name, help, value, nil)
 }
 
 // newStat takes labels as name, value pairs.

@@ -80,7 +80,7 @@ func post(ctx context.Context, s *Server, path, body string) (r *recorder, abort
 	r = newRecorder()
 	defer func() {
 		if v := recover(); v != nil {
-			if v != http.ErrAbortHandler {
+			if v != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(v)
 			}
 			aborted = true

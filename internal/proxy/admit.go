@@ -21,7 +21,7 @@ func (x *exchange) admit(ctx context.Context) (*router.Lease, *failure) {
 	switch {
 	case err == nil && x.isUseless(time.Now()):
 		lease.Done(time.Now(), backends.Outcome{Class: backends.Dropped})
-		return nil, x.notAdmitted(ctx, useless)
+		return nil, x.notAdmitted(ctx, useless())
 	case err == nil && x.isLate(lease):
 		return x.hasten(ctx, lease), nil
 	case err == nil:
@@ -71,14 +71,10 @@ func shedFor(s *router.Shed) *failure {
 	return f
 }
 
-// shedVisibleLimit is why a request is shed whose contract's visible limit has
-// passed, or surely would.
-const (
-	shedVisibleLimit       = "visible_limit"
-	reasonShedVisibleLimit = "shed_" + shedVisibleLimit
-)
-
-var useless = &router.Shed{Reason: shedVisibleLimit, RetryAfter: time.Second}
+// useless is the error of a request whose visible limit has passed, or surely would.
+func useless() *router.Shed {
+	return &router.Shed{Reason: shedVisibleLimit, RetryAfter: time.Second}
+}
 
 // isUseless reports whether a first token at t would be past the visible limit.
 func (x *exchange) isUseless(t time.Time) bool {
@@ -163,12 +159,12 @@ func (x *exchange) serveLate(ctx context.Context) (*router.Lease, *failure) {
 func (x *exchange) claimLate(r *router.Router, tried []*backends.Backend) (*router.Lease, error) {
 	now := time.Now()
 	if x.isUseless(now.Add(r.ExpectedTTFT(now))) {
-		return nil, useless
+		return nil, useless()
 	}
 	lease, err := r.Claim(now, &x.ask, tried)
 	if err == nil && x.isUseless(firstTokenOf(lease)) {
 		lease.Done(time.Now(), backends.Outcome{Class: backends.Dropped})
-		return nil, useless
+		return nil, useless()
 	}
 	return lease, err
 }

@@ -37,32 +37,37 @@ type engineAnswer struct {
 
 // Reasons of attempts and requests. "ok" is a success.
 const (
-	reasonOK           = "ok"
-	reasonClientLeft   = "client_left"
-	reasonClientWrite  = "client_write_timeout"
-	reasonDraining     = "gateway_draining"
-	reasonDial         = "dial_failed"
-	reasonDialTimeout  = "dial_timeout"
-	reasonHeader       = "response_header_timeout"
-	reasonFirstToken   = "first_token_timeout"
-	reasonIdle         = "idle_timeout"
-	reasonTotal        = "total_timeout"
-	reasonLost         = "connection_lost"
-	reasonTruncated    = "stream_truncated"
-	reasonAborted      = "engine_aborted"
-	reasonErrorEvent   = "engine_error_event"
-	reasonBadResponse  = "bad_response"
-	reasonEngine4xx    = "engine_4xx"
-	reasonEngine429    = "engine_429"
-	reasonEngine5xx    = "engine_5xx"
-	reasonNoBackend    = "no_backend"
-	reasonSaturated    = "saturated"
-	reasonShedDeadline = "shed_" + router.ShedDeadline
-	reasonShedFull     = "shed_" + router.ShedFull
-	reasonInvalid      = "invalid_request"
-	reasonPanic        = "panic"
-	statusClientClosed = 499 // nginx's code for a client that left; logged, never sent
+	reasonOK               = "ok"
+	reasonClientLeft       = "client_left"
+	reasonClientWrite      = "client_write_timeout"
+	reasonDraining         = "gateway_draining"
+	reasonDial             = "dial_failed"
+	reasonDialTimeout      = "dial_timeout"
+	reasonHeader           = "response_header_timeout"
+	reasonFirstToken       = "first_token_timeout"
+	reasonIdle             = "idle_timeout"
+	reasonTotal            = "total_timeout"
+	reasonLost             = "connection_lost"
+	reasonTruncated        = "stream_truncated"
+	reasonAborted          = "engine_aborted"
+	reasonErrorEvent       = "engine_error_event"
+	reasonBadResponse      = "bad_response"
+	reasonEngine4xx        = "engine_4xx"
+	reasonEngine429        = "engine_429"
+	reasonEngine5xx        = "engine_5xx"
+	reasonNoBackend        = "no_backend"
+	reasonSaturated        = "saturated"
+	reasonShedDeadline     = "shed_" + router.ShedDeadline
+	reasonShedFull         = "shed_" + router.ShedFull
+	reasonShedVisibleLimit = "shed_" + shedVisibleLimit
+	reasonInvalid          = "invalid_request"
+	reasonPanic            = "panic"
+	statusClientClosed     = 499 // nginx's code for a client that left; logged, never sent
 )
+
+// shedVisibleLimit is why a request is shed whose contract's visible limit has
+// passed, or surely would.
+const shedVisibleLimit = "visible_limit"
 
 // upstream is a failure that the backend caused.
 func upstream(reason string, status int, message string, cause error) *failure {

@@ -80,7 +80,7 @@ func (b *bench) contested(t *Table, contracts string, among []trace.Weighted, ju
 		return err
 	}
 	for _, name := range []string{"conv", "mooncake"} {
-		c, err := b.cell("mixed", name)
+		c, err := b.mixed(name)
 		if err != nil {
 			return err
 		}

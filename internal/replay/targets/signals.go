@@ -50,7 +50,7 @@ func (b *bench) signals() (Table, error) {
 	traces := []string{"conv", "mooncake"}
 	rows := make([][]signal, len(traces))
 	err := b.each(len(traces), func(i int) error {
-		c, err := b.cell("mixed", traces[i])
+		c, err := b.mixed(traces[i])
 		if err == nil {
 			rows[i], err = c.signals()
 		}
@@ -124,7 +124,7 @@ func (b *bench) slow() (Table, error) {
 		Title:   fmt.Sprintf("one of the fastest engines slowed to a quarter after %v, at %g of what headroom bears", slowAt, slowLoad),
 		Columns: []string{"policy", "met before", "first 30s", "next 30s", "after", "back after"},
 	}
-	c, err := b.cell("mixed", "conv")
+	c, err := b.mixed("conv")
 	if err != nil {
 		return t, err
 	}
@@ -215,7 +215,7 @@ func (b *bench) wrong() (Table, error) {
 		Notes:   []string{"all engines begin with their true parameters, that one with 1.6 or 0.4 times as slow; learning goes on"},
 		Columns: []string{"policy", "predictions", "met"},
 	}
-	c, err := b.cell("mixed", "conv")
+	c, err := b.mixed("conv")
 	if err != nil {
 		return t, err
 	}

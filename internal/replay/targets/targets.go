@@ -142,8 +142,10 @@ func newBench(o Options) (*bench, error) {
 	return b, nil
 }
 
-// cell finds one, also of a fleet whose goodput is not asked for.
-func (b *bench) cell(fleet, trace string) (*cell, error) {
+// mixed finds the cell of a trace on the fleet mixed, also if the goodput of
+// that fleet is not asked for.
+func (b *bench) mixed(trace string) (*cell, error) {
+	const fleet = "mixed"
 	for _, c := range b.cells {
 		if c.fleet == fleet && c.trace == trace {
 			return c, nil

@@ -31,11 +31,15 @@ func (b *bench) turns() (Table, error) {
 	if err != nil {
 		return t, err
 	}
-	rate, err := c.rateOf(rule{policy: router.RoundRobin}, roundRobinMean)
+	usual, err := c.rate()
 	if err != nil {
 		return t, err
 	}
-	t.Notes = append(t.Notes, fmt.Sprintf("fleet wide at %.1f requests/s, where round robin has a mean near %d ms; times in milliseconds", rate*c.rate(), roundRobinMean))
+	rate, err := c.rateOf(rule{policy: router.RoundRobin}, roundRobinMean, fastest/usual)
+	if err != nil {
+		return t, err
+	}
+	t.Notes = append(t.Notes, fmt.Sprintf("fleet wide at %.1f requests/s, where round robin has a mean near %d ms; times in milliseconds", rate*usual, roundRobinMean))
 	rules := []rule{{policy: router.RoundRobin}, {policy: router.LeastInFlight}, {policy: router.PrefixAffinity}, {policy: router.LMetric}, ours}
 	all := make([]spell, len(rules))
 	err = b.each(len(rules), func(i int) (err error) {
@@ -77,18 +81,21 @@ func (b *bench) conversations() (*cell, error) {
 }
 
 // rate is the requests a second of the cell at a multiple of 1.
-func (c *cell) rate() float64 {
+func (c *cell) rate() (float64, error) {
 	n, last := 0, time.Duration(0)
-	for r := range c.source(1) {
+	for r, err := range c.source(1) {
+		if err != nil {
+			return 0, err
+		}
 		n, last = n+1, r.At
 	}
-	return float64(n) / last.Seconds()
+	return float64(n) / last.Seconds(), nil
 }
 
-// rateOf is the multiple of the rate at which a rule has that mean TTFT, in
-// milliseconds.
-func (c *cell) rateOf(r rule, wanted float64) (float64, error) {
-	low, high := 0.05, fastest/c.rate()
+// rateOf is the multiple of the rate, below high, at which a rule has that mean
+// TTFT, in milliseconds.
+func (c *cell) rateOf(r rule, wanted, high float64) (float64, error) {
+	low := 0.05
 	for high > 1.02*low {
 		at := (low + high) / 2
 		run, err := c.run(c.config(r), at, 1)
