@@ -46,7 +46,8 @@ Ctrl-C prints the report of what has ended until then; the exit code is 130. It
 is 1 if no request was served.`,
 		Example: `  firsttoken bench --target http://127.0.0.1:8080
   firsttoken bench --target http://127.0.0.1:8080 --rate 4 --law gamma:2 --duration 2m --objective ttft=320ms,tpot=50ms
-  firsttoken bench --target http://127.0.0.1:8080 --workload customer-service --model llama-3.1-8b --json new.json --compare old.json`,
+  firsttoken bench --target http://127.0.0.1:8080 --workload chat,code,summary --duration 90s
+  firsttoken bench --target http://127.0.0.1:8080 --workload code --model llama-3.1-8b --json new.json --compare old.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(cmd, f) },
 	}
@@ -58,13 +59,13 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 	flags, p := cmd.Flags(), &f.plan
 	flags.StringVar(&p.Target, "target", "", "base URL, with or without /v1")
 	flags.StringVar(&p.Endpoint, "endpoint", "chat", "chat or completions")
-	flags.StringArrayVar(&p.Models, "model", nil, "model to ask for, as NAME or NAME=WEIGHT; may be repeated (default: as the trace says, else all that the target lists)")
+	flags.StringArrayVar(&p.Models, "model", nil, "model to ask for, as NAME or NAME=WEIGHT; may be repeated (default: as the trace says, else the first that the target lists for --workload, and all for others)")
 
 	flags.IntVar(&p.Concurrency, "concurrency", 0, "closed loop of so many callers (default 8); with --trace or --workload their requests, not their arrivals")
 	flags.Float64Var(&p.Rate, "rate", 0, "open loop of so many requests a second")
 	flags.StringVar(&p.Law, "law", "", "law of arrivals at --rate: poisson (default), constant, gamma:CV, weibull:SHAPE")
 	flags.StringVar(&p.Trace, "trace", "", "open loop of the requests of a trace file")
-	flags.StringVar(&p.Workload, "workload", "", "open loop of a shipped workload: customer-service, code-completion, live-summarisation")
+	flags.StringVar(&p.Workload, "workload", "", "open loop of shipped workloads, with commas between them: chat, code, summary (customer-service, code-completion, live-summarisation)")
 	flags.Float64Var(&p.Multiplier, "rate-multiplier", 0, "run --trace or --workload so many times as fast")
 
 	flags.StringVar(&p.PromptTokens, "prompt-tokens", "", "tokens of a prompt, as N or a range N-M (default 512, or as the trace says)")

@@ -65,6 +65,7 @@ func TestBenchCommandLine(t *testing.T) {
 		{"--target " + busy + " --compare /nowhere.json", "--compare: open /nowhere.json"},
 		{"--target " + busy + " --json /nowhere/x.json", "--json: open /nowhere/x.json"},
 		{"--target " + busy + " --telemetry " + busy, "--telemetry: read " + busy + "/metrics: there is no firsttoken_build_info"},
+		{"--target " + busy + " --workload chat,poetry", `--workload: no workload "poetry": there are customer-service (chat), code-completion (code), live-summarisation (summary)`},
 		{"--target " + busy + " --requests many", `"--requests"`},
 		{"--target " + busy, "refused_429: too busy"},
 		{"--target " + busy + " --warmup 0 --requests 3", "none of 3 requests was served: refused_429: too busy"},

@@ -74,7 +74,7 @@ func (d *demand) source(models []string) (func(seed uint64) trace.Source, error)
 
 // isRecording reports whether the arrivals are those that were recorded.
 func (d *demand) isRecording() bool {
-	_, err := trace.Shipped(d.trace)
+	_, err := trace.ParseMix(d.trace)
 	return err != nil && d.rate == 0
 }
 
@@ -117,9 +117,9 @@ func (d *demand) open() (open func(seed uint64) trace.Source, endless bool, err 
 	if err != nil {
 		return nil, false, fmt.Errorf("--law %w", err)
 	}
-	if w, err := trace.Shipped(d.trace); err == nil {
+	if mix, err := trace.ParseMix(d.trace); err == nil {
 		return func(seed uint64) trace.Source {
-			src := w.Source(seed)
+			src := mix.Source(seed)
 			if d.rate > 0 {
 				src = src.Retimed(law(d.rate), seed)
 			}

@@ -207,7 +207,7 @@ func TestDrainDeadlineProcess(t *testing.T) {
 // The demo needs nothing, says what to do, and ends well.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], "serve", "--demo", "--listen", "127.0.0.1:0", "--telemetry-listen", "127.0.0.1:0")
+	cmd := exec.Command(os.Args[0], "serve", "--demo", "--listen", "127.0.0.1:0", "--telemetry-listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), beMain+"=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -217,13 +217,23 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	base, metrics, greeting := "", "", bufio.NewScanner(out)
+	base, metrics, faults, greeting := "", "", "", bufio.NewScanner(out)
+	greeted := ""
 	for greeting.Scan() && !strings.Contains(greeting.Text(), "Ctrl-C") {
+		greeted += greeting.Text() + "\n"
+		if _, url, ok := strings.Cut(greeting.Text(), "faults  "); ok {
+			faults = strings.TrimSpace(url)
+		}
 		if _, url, ok := strings.Cut(greeting.Text(), "base URL"); ok {
 			base = strings.TrimSpace(url)
 		}
 		if _, url, ok := strings.Cut(greeting.Text(), "metrics "); ok {
 			metrics = strings.TrimSpace(url)
+		}
+	}
+	for _, want := range []string{" bench --target " + strings.TrimSuffix(base, "/v1") + " --workload ", " top --url " + strings.TrimSuffix(metrics, "/metrics") + "\n", "curl " + faults + "/h100-tp4-1/faults -d "} {
+		if !strings.Contains(greeted, want) {
+			t.Errorf("the greeting lacks %q:\n%s", want, greeted)
 		}
 	}
 	resp, err := http.Post(base+"/chat/completions", "application/json",
@@ -236,9 +246,17 @@ func TestDemo(t *testing.T) {
 	if err != nil || resp.Header.Get("X-Firsttoken-Backend") == "" || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
 		t.Errorf("%v %v %q", err, resp.Header, body)
 	}
+	slowed, err := http.Post(faults+"/h100-tp4-1/faults", "application/json", strings.NewReader(`{"kind":"slow","factor":6,"for":"30s"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slowed.Body.Close()
+	if text, err := io.ReadAll(slowed.Body); err != nil || slowed.StatusCode != 200 || !strings.Contains(string(text), `"factor":6`) {
+		t.Errorf("slow an engine: %v %d %s", err, slowed.StatusCode, text)
+	}
 	// What bench --telemetry puts on record.
 	code, table, stderr := run(t, "bench", "--target", base, "--telemetry", metrics, "--warmup", "0", "--requests", "1", "--output-tokens", "1")
-	if code != 0 || !strings.Contains(table, "sim-1 (vllm RTX 4090 tp1)") || !strings.Contains(table, "sim-4 (vllm H100 tp4)") {
+	if code != 0 || !strings.Contains(table, "rtx4090 (vllm RTX 4090 tp1)") || !strings.Contains(table, "h100-tp4-1 (vllm H100 tp4)") {
 		t.Errorf("exit code %d, stderr %q, stdout %s", code, stderr, table)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -248,6 +266,29 @@ func TestDemo(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the demo ended with %v", err)
+	}
+}
+
+// The control's usual port may be taken, but not one that was asked for.
+func TestDemoControl(t *testing.T) {
+	t.Parallel()
+	none := http.NotFoundHandler()
+	var first, second demo
+	for _, d := range []*demo{&first, &second} {
+		if err := d.startControl("", none); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.control.stop)
+	}
+	if second.control.addr == first.control.addr || second.control.addr == demoControl || !strings.Contains(second.note, demoControl+" is taken") {
+		t.Errorf("the second listens on %s%s", second.control.addr, second.note)
+	}
+	if err := new(demo).startControl(first.control.addr, none); err == nil || !strings.Contains(err.Error(), "--control") {
+		t.Errorf("an address that was asked for and is taken: %v", err)
+	}
+	var off demo
+	if err := off.startControl("off", none); err != nil || off.control.addr != "" {
+		t.Errorf("%v, listens on %q", err, off.control.addr)
 	}
 }
 
@@ -319,6 +360,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--version"}, 0, version, nil},
 		{[]string{"serve", "--help"}, 0, "--config", nil},
 		{[]string{"serve"}, 1, "", []string{"firsttoken: serve needs", "--config", "--demo"}},
+		{[]string{"serve", "--config", good, "--control", "127.0.0.1:0"}, 1, "", []string{"--control is for", "leave it out"}},
+		{[]string{"serve", "--demo", "--control", taken.Addr().String()}, 1, "", []string{"listen on --control", "address already in use"}},
 		{[]string{"serve", "--demo", "--config", good}, 1, "", []string{"firsttoken: serve needs"}},
 		{[]string{"serve", "--config", bad}, 1, "", []string{"bad.yaml:1", "lisen", "listen", "models"}},
 		{[]string{"serve", "--config", "/nowhere/x.yaml"}, 1, "", []string{"/nowhere/x.yaml"}},

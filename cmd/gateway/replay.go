@@ -82,7 +82,7 @@ then; the exit code is 130.`,
 	flags.StringSliceVar(&f.policies, "policy", router.PolicyNames(), "policies to compare; differences are to the first")
 	flags.IntVar(&f.seeds, "seeds", 1, "runs of each; two or more give intervals of the differences")
 
-	flags.StringVar(&d.trace, "trace", "", "trace file, or the name of a workload")
+	flags.StringVar(&d.trace, "trace", "", "trace file, or names of workloads with commas between them, also as chat, code, summary")
 	flags.IntVar(&d.requests, "requests", 0, "only so many requests (default all; 10000 of a workload, which has no end)")
 	flags.DurationVar(&d.from, "from", 0, "leave out what arrives before")
 	flags.DurationVar(&d.to, "to", 0, "leave out what arrives after; 0 is to the end")

@@ -63,6 +63,16 @@ func replayIn(t *testing.T, dir, args string) (code int, stdout, stderr string) 
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// Workloads may be mixed, under either name.
+func TestReplayMix(t *testing.T) {
+	code, out, errs := run(t, "replay", "--fleet", "mixed", "--trace", "chat,code-completion", "--contracts", "shipped", "--policy", "headroom", "--requests", "200", "--quiet")
+	for _, want := range []string{"chat,code-completion on fleet mixed", "\ncode-completion ", "\ncustomer-service "} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("code %d, %s: output\n%s\nlacks %q", code, errs, out, want)
+		}
+	}
+}
+
 // The report of a small run, and the same once more.
 func TestReplay(t *testing.T) {
 	t.Parallel()

@@ -17,9 +17,10 @@ import (
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
-	file string
-	demo bool
-	over config.Overrides
+	file    string
+	demo    bool
+	control string
+	over    config.Overrides
 }
 
 func serveCommand() *cobra.Command {
@@ -39,7 +40,8 @@ waiting for a load balancer. A second signal ends at once.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&f.file, "config", "c", "", "configuration file (YAML)")
-	flags.BoolVar(&f.demo, "demo", false, "serve a simulated fleet: four engines, two models")
+	flags.BoolVar(&f.demo, "demo", false, "serve a simulated fleet: ten engines, two models, three contracts")
+	flags.StringVar(&f.control, "control", "", "address to slow or break the demo's engines at; off for none (default "+demoControl+", or a free port)")
 	flags.StringVar(&f.over.Listen, "listen", "", "address of the data plane; overrides server.listen")
 	flags.StringVar(&f.over.TelemetryListen, "telemetry-listen", "", "address of metrics and health; overrides telemetry.listen")
 	flags.StringVar(&f.over.LogLevel, "log-level", "", "debug, info, warn or error; overrides telemetry.log_level")
@@ -50,19 +52,22 @@ func serve(cmd *cobra.Command, f serveFlags) error {
 	if (f.file == "") == !f.demo {
 		return errors.New("serve needs either --config FILE, or --demo for a simulated fleet; see firsttoken serve --help")
 	}
+	if f.control != "" && !f.demo {
+		return errors.New("--control is for the simulated engines of --demo: leave it out")
+	}
 	load := func() (*config.Config, error) { return loadFile(f) }
 	shipped, err := shippedModel()
 	if err != nil {
 		return err
 	}
 	opts := app.Options{Log: os.Stdout, Reload: load, Version: version, Shipped: shipped}
+	var d *demo
 	if f.demo {
-		fleet, demo, err := startDemo(f.over)
-		if err != nil {
+		if d, err = startDemo(f.over, f.control); err != nil {
 			return err
 		}
-		defer fleet.Stop()
-		load, opts.Reload, opts.Log = demo, nil, os.Stderr
+		defer d.stop()
+		load, opts.Reload, opts.Log = d.load, nil, os.Stderr
 	}
 	cfg, err := load()
 	if err != nil {
@@ -73,7 +78,7 @@ func serve(cmd *cobra.Command, f serveFlags) error {
 		return err
 	}
 	if f.demo {
-		greet(cmd.OutOrStdout(), a)
+		d.greet(cmd.OutOrStdout(), os.Args[0], a)
 	}
 	return runUntilSignal(cmd.Context(), a)
 }

@@ -24,6 +24,9 @@ type topFlags struct {
 	once, json bool
 }
 
+// defaultTopURL is where a gateway answers that was not told otherwise.
+const defaultTopURL = "http://127.0.0.1:8081"
+
 // shortestInterval keeps a slip of the pen from becoming load.
 const shortestInterval = 100 * time.Millisecond
 
@@ -44,7 +47,7 @@ with --once. NO_COLOR in the environment switches colours off.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runTop(cmd, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.url, "url", "http://127.0.0.1:8081", "URL of the gateway's telemetry listener (telemetry.listen)")
+	flags.StringVar(&f.url, "url", defaultTopURL, "URL of the gateway's telemetry listener (telemetry.listen)")
 	flags.DurationVar(&f.interval, "interval", time.Second, "time between two looks")
 	flags.BoolVar(&f.once, "once", false, "print one frame, as plain text, and end")
 	flags.BoolVar(&f.json, "json", false, "print what a frame is made of as JSON, and end")

@@ -9,6 +9,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -96,6 +97,9 @@ func (b *Bench) prepare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if b.plan.Workload != "" {
+			found = found[:1] // an application asks one model
+		}
 		b.plan.Models = found
 	}
 	source, total, err := b.plan.source()
@@ -104,21 +108,30 @@ func (b *Bench) prepare(ctx context.Context) error {
 	return err
 }
 
-// warmUp sends the first requests of the plan with text of their own, several
-// at a time, and counts none of them.
+// warmUp sends the first requests of the plan with text of their own and in
+// nobody's name, then the past of the conversations that a workload begins in
+// the midst of, several at a time, and counts none of them.
 func (b *Bench) warmUp(ctx context.Context) error {
 	n := b.plan.WarmUp
 	if n == 0 {
 		return nil
 	}
-	warm := b.source.First(n).Each(func(r *trace.Request) { r.Content, r.Session = nil, "" })
-	b.counts.warming.Store(true)
+	warm, err := b.source.First(n).Each(func(r *trace.Request) { r.Content, r.Session, r.Tenant = nil, "", "" }).Collect()
+	if err != nil {
+		return err
+	}
+	if b.plan.Workload != "" {
+		if warm, err = appendPasts(warm, b.source); err != nil {
+			return err
+		}
+	}
+	b.counts.warm(len(warm))
 	b.begin()
 	results, err := b.collect(func() error {
-		return b.closedLoop(ctx, warm, max(b.plan.Concurrency, 1), b.plan.Seed^warmUpSeed, 0)
+		return b.closedLoop(ctx, trace.Of(warm...), cmp.Or(b.plan.Concurrency, defaultConcurrency), b.plan.Seed^warmUpSeed, 0)
 	})
 	b.counts.reset()
-	if err != nil || ctx.Err() != nil {
+	if err != nil || ctx.Err() != nil || len(results) == 0 {
 		return err
 	}
 	for i := range results {
@@ -244,7 +257,7 @@ func (b *Bench) wait(ctx context.Context, at time.Duration) bool {
 }
 
 func (b *Bench) ask(ctx context.Context, q *question) {
-	r := Result{Index: q.index, Model: q.Model, At: q.at, Concurrency: b.counts.sent()}
+	r := Result{Index: q.index, Model: q.Model, Workload: q.Workload, At: q.at, Concurrency: b.counts.sent()}
 	r.Late = max(time.Since(b.start)-q.at, 0)
 	b.client.ask(ctx, q, &r)
 	b.counts.ended(&r)
@@ -290,9 +303,11 @@ type Progress struct {
 // counts are what Progress shows.
 type counts struct {
 	start                                 atomic.Pointer[time.Time]
-	warming                               atomic.Bool
+	warming                               atomic.Int64 // requests of the warm-up that goes on; 0 none does
 	total, inFlight, done, failed, tokens atomic.Int64
 }
+
+func (c *counts) warm(requests int) { c.warming.Store(int64(requests)) }
 
 func (c *counts) sent() int { return int(c.inFlight.Add(1)) }
 
@@ -306,7 +321,7 @@ func (c *counts) ended(r *Result) {
 }
 
 func (c *counts) reset() {
-	c.warming.Store(false)
+	c.warming.Store(0)
 	c.done.Store(0)
 	c.failed.Store(0)
 	c.tokens.Store(0)
@@ -316,11 +331,11 @@ func (c *counts) reset() {
 func (b *Bench) Progress() Progress {
 	c := &b.counts
 	p := Progress{
-		Warming: c.warming.Load(), Total: int(c.total.Load()), InFlight: int(c.inFlight.Load()),
+		Warming: c.warming.Load() > 0, Total: int(c.total.Load()), InFlight: int(c.inFlight.Load()),
 		Ended: int(c.done.Load()), Failed: int(c.failed.Load()), OutputTokens: int(c.tokens.Load()),
 	}
 	if p.Warming {
-		p.Total = b.plan.WarmUp
+		p.Total = int(c.warming.Load())
 	}
 	if start := c.start.Load(); start != nil {
 		p.Elapsed = time.Since(*start)

@@ -46,6 +46,7 @@ type question struct {
 	index     int
 	at        time.Duration
 	body      []byte
+	header    http.Header
 	objective report.Objective
 }
 
@@ -63,7 +64,7 @@ func (c *client) each(s trace.Source, seed uint64, send func(*question) bool) er
 		if p.Stream != "" {
 			r.Stream = p.Stream == "yes"
 		}
-		q := &question{Request: r, index: n, at: r.At, body: p.body(&r, own), objective: p.objective}
+		q := &question{Request: r, index: n, at: r.At, body: p.body(&r, own), header: c.headerOf(r.Tenant), objective: p.objective}
 		if p.Objective == "" {
 			q.objective = report.Objective{TTFT: r.TTFT, TPOT: r.TPOT, E2E: r.E2E}
 		}
@@ -73,6 +74,20 @@ func (c *client) each(s trace.Source, seed uint64, send func(*question) bool) er
 		n++
 	}
 	return nil
+}
+
+// tenantHeader names the tenant to a gateway that was not told otherwise.
+const tenantHeader = "X-Tenant"
+
+// headerOf is the header of a tenant's request. A tenant that the user gave
+// holds for all.
+func (c *client) headerOf(tenant string) http.Header {
+	if tenant == "" || c.header.Get(tenantHeader) != "" {
+		return c.header
+	}
+	h := c.header.Clone()
+	h.Set(tenantHeader, tenant)
+	return h
 }
 
 var errTimeout = errors.New("timeout")
@@ -90,7 +105,7 @@ func (c *client) ask(ctx context.Context, q *question, r *Result) {
 		r.fail(Unconnected, err.Error())
 		return
 	}
-	req.Header = c.header
+	req.Header = q.header
 	sent := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {

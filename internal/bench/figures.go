@@ -21,6 +21,7 @@ type Report struct {
 	Seconds     float64       `json:"seconds"` // from the start to the last end
 	All         Figures       `json:"all"`
 	ByModel     []Figures     `json:"by_model"`
+	ByWorkload  []Workload    `json:"by_workload,omitempty"`
 	Lateness    report.Spread `json:"lateness"` // of the generator behind its schedule
 	Errors      []ErrorKind   `json:"errors"`
 	Notes       []string      `json:"notes"`
@@ -120,6 +121,7 @@ func Summarise(run *Run, env Environment) *Report {
 			r.Windows = append(r.Windows, windows(g[0].Model, g, last)...)
 		}
 	}
+	r.ByWorkload = byWorkload(run.Results)
 	r.rates()
 	if run.Plan.Open() {
 		r.Lateness = report.Describe(times(run.Results, func(x *Result) time.Duration { return x.Late }))

@@ -20,13 +20,13 @@ import (
 type Plan struct {
 	Target   string   `json:"target"`   // base URL, with or without /v1
 	Endpoint string   `json:"endpoint"` // chat or completions
-	Models   []string `json:"models"`   // NAME or NAME=WEIGHT; none: as the trace says, else all the target has
+	Models   []string `json:"models"`   // NAME or NAME=WEIGHT; none: as the trace says, else the first of the target for a workload and all for others
 
 	Concurrency int     `json:"concurrency,omitempty"` // callers of a closed loop
 	Rate        float64 `json:"rate,omitempty"`        // arrivals a second
 	Law         string  `json:"law,omitempty"`         // of arrivals: poisson, constant, gamma:CV, weibull:SHAPE
 	Trace       string  `json:"trace,omitempty"`       // file
-	Workload    string  `json:"workload,omitempty"`    // name of a shipped one
+	Workload    string  `json:"workload,omitempty"`    // names of shipped ones, with commas between them
 	Multiplier  float64 `json:"rate_multiplier,omitempty"`
 
 	PromptTokens string `json:"prompt_tokens,omitempty"` // N or N-M; empty: as the trace says
@@ -194,14 +194,14 @@ func (p *Plan) recorded() (trace.Source, error) {
 	if p.Trace != "" {
 		return trace.Open(p.Trace, options)
 	}
-	w, err := trace.Shipped(p.Workload)
+	mix, err := trace.ParseMix(p.Workload)
 	if err != nil {
 		return nil, fmt.Errorf("--workload: %w", err)
 	}
 	if p.Rate > 0 {
-		w.Rate = p.Rate
+		mix = mix.AtRate(p.Rate)
 	}
-	s := w.Source(p.Seed)
+	s := mix.Source(p.Seed)
 	if options.Law != nil {
 		s = s.Retimed(options.Law, p.Seed)
 	}

@@ -27,6 +27,8 @@ func TestPlansThatAreWrong(t *testing.T) {
 		{Plan{Target: target, Trace: "a", Workload: "b"}, "--trace and --workload exclude"},
 		{Plan{Target: target, Trace: "/nowhere"}, "/nowhere"},
 		{Plan{Target: target, Workload: "b", Requests: 1}, "--workload: no workload \"b\": there are"},
+		{Plan{Target: target, Workload: "chat,poetry"}, "--workload: no workload \"poetry\": there are customer-service (chat), code-completion (code), live-summarisation (summary)"},
+		{Plan{Target: target, Workload: "chat,chat"}, "is there twice; write it once"},
 		{Plan{Target: target, Multiplier: 2}, "--rate-multiplier"},
 		{Plan{Target: target, Workload: "code-completion", Multiplier: -2}, "--rate-multiplier -2: give"},
 		{Plan{Target: target, Requests: -1}, "--requests is negative: give"},

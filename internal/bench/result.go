@@ -13,6 +13,7 @@ import (
 type Result struct {
 	Index       int // in the order of arrival, from 0
 	Model       string
+	Workload    string        // that it belongs to; may be empty
 	At          time.Duration // arrival since the start: its time on the schedule, or when a caller was free
 	Late        time.Duration // sent so much later, for want of the generator's own speed
 	Concurrency int           // in flight when it was sent, itself included

@@ -18,6 +18,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	r.head(&b)
 	r.spreads(&b)
 	r.models(&b)
+	r.workloads(&b)
 	r.seconds(&b)
 	r.errors(&b)
 	r.comparison(&b)

@@ -106,7 +106,7 @@ func (r *Running) postFault(i int, req *http.Request) error {
 	if err := dec.Decode(&body); err != nil {
 		return badRequest{fmt.Errorf(`read the fault: %w; write one such as {"kind":"slow","factor":3,"for":"30s"}`, err)}
 	}
-	fault, err := body.Fault.Complete()
+	fault, err := body.Complete()
 	if err != nil {
 		return badRequest{err}
 	}

@@ -195,7 +195,7 @@ func TestSavedProfileIsReadBack(t *testing.T) {
 
 func TestShippedFleets(t *testing.T) {
 	for name, want := range map[string]struct{ engines, kinds, models int }{
-		"equal": {8, 1, 1}, "mixed": {8, 4, 1}, "wide": {6, 5, 1}, "quickstart": {4, 4, 2},
+		"equal": {8, 1, 1}, "mixed": {8, 4, 1}, "wide": {6, 5, 1}, "quickstart": {10, 6, 2},
 	} {
 		f, err := Open(name)
 		if err != nil {

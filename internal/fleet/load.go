@@ -33,7 +33,7 @@ func isPath(ref string) bool {
 // Load reads the fleet file at path. When its content is at fault the error is
 // of type config.Errors and holds everything that is wrong.
 func Load(path string) (*Fleet, error) {
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(path) //nolint:gosec // the file the user names
 	if err != nil {
 		return nil, fmt.Errorf("load fleet: %w", err)
 	}
@@ -111,7 +111,7 @@ func (e *unknownProfile) fix() string {
 
 // LoadProfile reads a profile file; its name is the file's.
 func LoadProfile(path string) (engine.Profile, error) {
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(path) //nolint:gosec // the file the user names
 	if err != nil {
 		return engine.Profile{}, err
 	}
@@ -136,7 +136,7 @@ func SaveProfile(path string, p engine.Profile) error {
 	if err != nil {
 		return fmt.Errorf("write profile %q: %w", path, err)
 	}
-	return os.WriteFile(path, text, 0o644)
+	return os.WriteFile(path, text, 0o644) //nolint:gosec // it holds no secret
 }
 
 // oneLine joins errors that would stand on lines of their own.

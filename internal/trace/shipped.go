@@ -13,14 +13,14 @@ func Workloads() []Workload {
 	return []Workload{CustomerService(), CodeCompletion(), LiveSummarisation()}
 }
 
-// Shipped is the shipped workload of that name.
+// Shipped is the shipped workload of that name, or short name.
 func Shipped(name string) (Workload, error) {
 	var names []string
 	for _, w := range Workloads() {
-		if w.Name == name {
+		if w.Name == name || w.Short == name {
 			return w, nil
 		}
-		names = append(names, w.Name)
+		names = append(names, fmt.Sprintf("%s (%s)", w.Name, w.Short))
 	}
 	return Workload{}, fmt.Errorf("no workload %q: there are %s", name, strings.Join(names, ", "))
 }
@@ -33,6 +33,7 @@ func Shipped(name string) (Workload, error) {
 func CustomerService() Workload {
 	return Workload{
 		Name:       "customer-service",
+		Short:      "chat",
 		Rate:       6,
 		Burst:      Burst(0.3, 2*time.Minute, 0.5),
 		Tenants:    []Weighted{{"shop", 6}, {"bank", 3}, {"travel", 1}},
@@ -59,6 +60,7 @@ func CustomerService() Workload {
 func CodeCompletion() Workload {
 	return Workload{
 		Name:       "code-completion",
+		Short:      "code",
 		Rate:       8,
 		CV:         4,
 		Tenants:    []Weighted{{"web", 5}, {"mobile", 3}, {"infra", 2}},
@@ -86,6 +88,7 @@ func CodeCompletion() Workload {
 func LiveSummarisation() Workload {
 	return Workload{
 		Name:       "live-summarisation",
+		Short:      "summary",
 		Rate:       1,
 		Tenants:    []Weighted{{"meetings", 2}, {"newsroom", 1}},
 		System:     Size{Median: 250, Spread: 0.2, Min: 100, Max: 500},

@@ -14,11 +14,12 @@ const BlockTokens = 16
 
 // Request is one request of a trace.
 type Request struct {
-	At      time.Duration // arrival, from the trace's start
-	Tenant  string        // may be empty, as Model and Session
-	Model   string
-	Session string
-	Turn    int // of the session, from 1; 0 if unknown
+	At       time.Duration // arrival, from the trace's start
+	Tenant   string        // may be empty, as the next three
+	Model    string
+	Workload string // that made it
+	Session  string
+	Turn     int // of the session, from 1; 0 if unknown
 
 	PromptTokens int // at least 1
 	OutputTokens int // 0 for an embedding

@@ -11,7 +11,8 @@ import (
 // turn holds the turns and answers before it, all after a system prompt that
 // its tenant's sessions share.
 type Workload struct {
-	Name string
+	Name  string
+	Short string // another name for it
 
 	// Rate is the requests a second, all tenants together; a little less when
 	// MaxContext ends many sessions.
@@ -163,7 +164,7 @@ func (c *crowd) begin(n int, at time.Duration) *session {
 	s := &session{crowd: c, n: n, id: id, rng: rand.New(rand.NewPCG(id, c.seed))}
 	s.next = Request{
 		At: at, Session: fmt.Sprintf("%s-%d-%d", c.Name, c.seed, n),
-		Tenant: c.tenants.pick(mix(id + 1)), Model: c.models.pick(mix(id + 2)),
+		Tenant: c.tenants.pick(mix(id + 1)), Model: c.models.pick(mix(id + 2)), Workload: c.Name,
 		Stream: share(mix(id+3)) < c.Streamed, E2E: c.E2E,
 	}
 	if s.next.Stream {

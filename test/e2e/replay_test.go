@@ -128,7 +128,7 @@ func plan(trace []arrival) []call {
 	for i, a := range trace {
 		c := call{id: fmt.Sprint("replay-", i), at: a.at / speed, model: "llama-3.1-8b", prompt: a.prompt, output: a.output}
 		if rng.IntN(5) < 2 {
-			c.model = "llama-3.3-70b"
+			c.model = "llama-3.1-70b"
 		}
 		c.stream, c.usage = rng.IntN(2) == 0, rng.IntN(2) == 0
 		switch n := rng.IntN(1000); {
