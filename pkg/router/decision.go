@@ -32,6 +32,9 @@ type Decision struct {
 	Pick   string `json:"pick"`   // name of the backend; "" if the request was refused
 	Reason string `json:"reason"` // the policy, "probe", or why it was refused
 
+	// Explored: headroom picked one of a higher cost than it had to, to learn of it.
+	Explored bool `json:"explored,omitempty"`
+
 	// Candidates are at most 32: the pick first, then those that were open to
 	// the request, the most attractive first. Of is how many there were.
 	Candidates []Considered `json:"candidates"`
@@ -74,6 +77,8 @@ type Considered struct {
 	TPOT       float64 `json:"tpot_ms,omitempty"`
 	Score      float64 `json:"score,omitempty"` // 0.6·C + 0.4·L, among those that were open
 	Fit        float64 `json:"fit,omitempty"`   // share of a budget that the request would use
+	Toll       float64 `json:"toll_ms,omitempty"`
+	Cost       float64 `json:"cost,omitempty"` // what headroom takes the lowest of: fit and toll over the score, and what makes it dearer
 }
 
 // Why a candidate was not open to a request.
@@ -121,6 +126,7 @@ func (r *Router) write(now time.Time, req *Request, tried int, c []backends.Cand
 		d.LeftMS = &left
 	}
 	d.Candidates = r.consider(now, req, c, pick, open)
+	d.Explored = r.name == Headroom && explored(d.Candidates)
 	return d
 }
 
@@ -131,12 +137,20 @@ func (r *Router) consider(now time.Time, req *Request, c []backends.Candidate, p
 	for _, k := range all[:min(len(all), maxConsidered)] {
 		x := considered(now, k.Candidate)
 		x.Open, x.Score, x.Fit = k.open, rounded(k.score), rounded(k.fit)
+		if k.P95 > 0 {
+			x.Toll, x.Cost = inMS(req.tollFor(k.Candidate)), rounded(k.cost)
+		}
 		if !k.open {
 			x.Closed = r.whyClosed(req, k.Candidate)
 		}
 		out = append(out, x)
 	}
 	return out
+}
+
+// explored reports whether another one that was open is cheaper than the pick.
+func explored(all []Considered) bool {
+	return len(all) > 1 && all[0].Open && all[1].Open && all[1].Cost < all[0].Cost
 }
 
 // ranked is a candidate on its way into a record.

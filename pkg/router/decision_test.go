@@ -127,7 +127,7 @@ func TestDecisionScores(t *testing.T) {
 	for i, c := range d.Candidates {
 		score := 0.6*1 + 0.4*best/c.P95
 		fit := max(c.P95/3000, c.TPOT/100)
-		if !(c.P50 > 0 && c.P95 >= c.P50 && c.TPOT > 0) || math.Abs(c.Score-score) > 1e-3 || math.Abs(c.Fit-fit) > 1e-3 || c.Compliance != 1 {
+		if !(c.P50 > 0 && c.P95 >= c.P50 && c.TPOT > 0) || math.Abs(c.Score-score) > 1e-3 || math.Abs(c.Fit-fit) > 1e-3 || c.Compliance != 1 || !(c.Cost >= fit/score-1e-2) {
 			t.Errorf("%+v, want score %v and fit %v", c, score, fit)
 		}
 		if i > 1 && d.Candidates[i].Fit/d.Candidates[i].Score < d.Candidates[i-1].Fit/d.Candidates[i-1].Score-1e-3 {

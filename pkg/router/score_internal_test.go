@@ -169,3 +169,22 @@ func TestBurdenOfReuseAndEvenness(t *testing.T) {
 		}
 	}
 }
+
+// The record of a choice says so when another engine that was open was cheaper.
+func TestExplored(t *testing.T) {
+	open := func(cost float64) Considered { return Considered{Open: true, Cost: cost} }
+	for name, row := range map[string]struct {
+		all  []Considered
+		want bool
+	}{
+		"the cheapest":                 {[]Considered{open(1), open(2)}, false},
+		"not the cheapest":             {[]Considered{open(2), open(1)}, true},
+		"the cheaper one was closed":   {[]Considered{open(2), {Cost: 1}}, false},
+		"nobody else":                  {[]Considered{open(2)}, false},
+		"refused, and nobody was open": {[]Considered{{Cost: 2}, {Cost: 1}}, false},
+	} {
+		if got := explored(row.all); got != row.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -155,7 +155,7 @@ func (a *account) instance(name string, at int64, opts *Options) InstanceStatus 
 	c := a.cells[name]
 	s := InstanceStatus{
 		Instance: name, Compliance: a.share(0, c, at, opts),
-		Weight: c.watch.weight(at, opts), Violated: c.watch.row,
+		Weight: c.watch.weight(at, opts), Violated: c.watch.violatedInARow(at, opts),
 	}
 	for i := range a.books {
 		s.Shares = append(s.Shares, a.share(i+1, c, at, opts))

@@ -95,11 +95,24 @@ func (w *watch) worst(opts *Options, c *Contract) (enough bool, worst int) {
 			continue
 		}
 		enough = true
+		if !tellsOfMore(int(w.bad[i]), int(w.total[i]), float64(c.Spec.Objectives[i].Target)) {
+			continue
+		}
 		if ratio := w.share(i) / float64(c.Spec.Objectives[i].Target); ratio < lowest {
 			worst, lowest = i, ratio
 		}
 	}
 	return enough, worst
+}
+
+// tellsOfMore reports whether so many of n misses are more than chance leaves
+// of a share that is just on target: fewer than one window in twenty has as many
+// (binomial, by the normal with correction for continuity). In a window of a
+// dozen requests, one that is late says nothing.
+func tellsOfMore(bad, n int, target float64) bool {
+	const z95 = 1.645
+	usual := float64(n) * (1 - target)
+	return float64(bad)-0.5 > usual+z95*math.Sqrt(usual*target)
 }
 
 // share is the part of the window's samples that met objective i.
@@ -124,6 +137,15 @@ func (w *watch) violated(start, end int64, worst int, opts *Options, c *Contract
 		At: time.Unix(0, end), Since: time.Unix(0, w.since), Contract: c.Name(), Windows: w.row,
 		Objective: c.Spec.Objectives[worst], Samples: int(w.total[worst]), Share: w.share(worst), Weight: after,
 	}
+}
+
+// violatedInARow is how many windows were, up to now: a row ends when there was
+// too little to judge for long.
+func (w *watch) violatedInARow(at int64, opts *Options) int {
+	if at >= w.from+maxStretch*int64(opts.Window) {
+		return 0
+	}
+	return w.row
 }
 
 func (w *watch) weight(at int64, opts *Options) float64 {

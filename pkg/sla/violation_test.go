@@ -139,3 +139,36 @@ func TestWeightLaws(t *testing.T) {
 		}
 	}
 }
+
+// A window counts as violated when it tells of more than chance does: one or two
+// late of a dozen do not.
+func TestOneLateIsNoViolation(t *testing.T) {
+	for _, row := range []struct {
+		n, bad int
+		want   bool
+	}{{12, 1, false}, {12, 2, false}, {12, 3, true}, {19, 3, false}, {19, 4, true}, {100, 9, false}, {100, 10, true}} {
+		l, c := testLedger(t, with())
+		var all []Violation
+		for i := range 4 {
+			all = append(all, fill(l, c, second(10*i), row.n, row.bad)...)
+		}
+		if got := len(all) > 0; got != row.want {
+			t.Errorf("%d of %d late in every window: violations %+v", row.bad, row.n, all)
+		}
+	}
+}
+
+// A row of violated windows is over once nothing was judged for a minute.
+func TestRowEndsInSilence(t *testing.T) {
+	l, c := testLedger(t, with())
+	for i := range 4 {
+		fill(l, c, second(10*i), 20, 10)
+	}
+	row := func(at time.Time) int {
+		s, _ := l.Status(at, "chat")
+		return s.Instances[0].Violated
+	}
+	if row(second(40)) != 3 || row(second(89)) != 3 || row(second(91)) != 0 {
+		t.Errorf("violated in a row: %d, %d, %d", row(second(40)), row(second(89)), row(second(91)))
+	}
+}
