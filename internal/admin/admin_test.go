@@ -240,3 +240,14 @@ func TestEventsConcurrently(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A request without a record is told why, and how to be sure of one.
+func TestNoRecord(t *testing.T) {
+	h := admin.New(admin.Sources{Decisions: func(router.Filter) []router.Decision { return nil }})
+	for path, want := range map[string]bool{"/decisions?request=r": true, "/decisions": false} {
+		var d admin.Decisions
+		if get(t, h, "GET", path, &d); strings.Contains(d.Note, "x-firsttoken-explain") != want {
+			t.Errorf("%s: %+v", path, d)
+		}
+	}
+}

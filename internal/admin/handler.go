@@ -27,6 +27,8 @@ type Sources struct {
 // Decisions is the answer of GET /decisions?model=&contract=&backend=&request=&limit=.
 type Decisions struct {
 	Decisions []router.Decision `json:"decisions"` // the newest first
+	// Note says why there is no record of the request that was asked for.
+	Note string `json:"note,omitempty"`
 }
 
 // Evaluations is the answer of GET /evaluations?limit=.
@@ -64,9 +66,13 @@ func New(s Sources) http.Handler {
 }
 
 func (s Sources) decisions(q query) (any, *wrong) {
-	return Decisions{s.Decisions(router.Filter{
+	d := Decisions{Decisions: s.Decisions(router.Filter{
 		Model: q.given["model"], Contract: q.given["contract"], Backend: q.given["backend"], Request: q.given["request"], Limit: q.limit,
-	})}, nil
+	})}
+	if q.given["request"] != "" && len(d.Decisions) == 0 {
+		d.Note = "the request was not sampled, or its record is gone: the access log has its line; with telemetry.explain, x-firsttoken-explain: 1 makes sure of a record"
+	}
+	return d, nil
 }
 
 func (s Sources) events(q query) (any, *wrong) {
