@@ -132,6 +132,14 @@ func (r *Running) turn(t turn) int {
 	return r.turns[t]
 }
 
+// known is where learning starts for an engine of a built-in profile.
+func known(profile string) string {
+	if _, ok := engine.LookupProfile(profile); !ok {
+		return ""
+	}
+	return " profile: " + profile + ","
+}
+
 // GatewayConfig is the models section of a gateway configuration that serves
 // this fleet.
 func (r *Running) GatewayConfig() string {
@@ -142,8 +150,8 @@ func (r *Running) GatewayConfig() string {
 		fmt.Fprintf(&b, "  - name: %q\n    backends:\n", model)
 		for i, e := range r.fleet.Engines {
 			if e.Model == model {
-				fmt.Fprintf(&b, "      - {name: %s, url: %q, engine: vllm, labels: {gpu: %q, topology: tp%d, profile: %q}}\n",
-					e.Name, urls[i], e.Profile.GPU, e.Profile.TP, e.Profile.Name)
+				fmt.Fprintf(&b, "      - {name: %s, url: %q, engine: vllm,%s labels: {gpu: %q, topology: tp%d, profile: %q}}\n",
+					e.Name, urls[i], known(e.Profile.Name), e.Profile.GPU, e.Profile.TP, e.Profile.Name)
 			}
 		}
 	}

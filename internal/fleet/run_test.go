@@ -175,7 +175,7 @@ func TestGatewayConfigIsOne(t *testing.T) {
 			t.Fatalf("models %+v", cfg.Models)
 		}
 		b := cfg.Models[1].Backends[0]
-		if b.Name != "b" || b.URL != r.URLs()[1] || b.Engine != "vllm" || b.Labels["gpu"] != "RTX 4090" || b.Labels["topology"] != "tp1" {
+		if b.Name != "b" || b.URL != r.URLs()[1] || b.Engine != "vllm" || b.Labels["gpu"] != "RTX 4090" || b.Labels["topology"] != "tp1" || b.Profile == "" || b.Profile != b.Labels["profile"] {
 			t.Errorf("backend %+v", b)
 		}
 		r.Stop()
