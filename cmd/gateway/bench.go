@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -82,7 +81,7 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&p.Objective, "objective", "", "what a request has to meet, such as ttft=320ms,tpot=50ms,e2e=5s (default: the trace's own)")
 
 	flags.StringVar(&f.keyFrom, "api-key-env", "", "environment variable that holds the target's API key")
-	flags.StringArrayVar(&f.headers, "header", nil, `header of each request, as "Name: value"; may be repeated`)
+	flags.StringArrayVar(&f.headers, "header", nil, `header of each request, as "Name: value" or name=value; may be repeated`)
 	flags.StringVar(&f.telemetry, "telemetry", "", "URL of the gateway's telemetry listener: puts its version and backends on record")
 
 	flags.StringVar(&f.json, "json", "", "file for the whole report, also for a later --compare")
@@ -144,11 +143,11 @@ func runBench(cmd *cobra.Command, f benchFlags) error {
 func (f *benchFlags) header(env func(string) (string, bool)) (http.Header, error) {
 	h := http.Header{}
 	for _, line := range f.headers {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || strings.TrimSpace(name) == "" {
-			return nil, fmt.Errorf(`--header %q: give "Name: value"`, line)
+		name, value, ok := cutHeader(line)
+		if !ok {
+			return nil, fmt.Errorf(`--header %q: give "Name: value" or name=value`, line)
 		}
-		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		h.Add(name, value)
 	}
 	if f.keyFrom == "" {
 		return h, nil

@@ -61,6 +61,7 @@ func TestBenchCommandLine(t *testing.T) {
 		{"", "--target is missing"},
 		{"--target " + busy + " --stream --no-stream", "--stream and --no-stream exclude"},
 		{"--target " + busy + " --header x", `--header "x": give "Name: value"`},
+		{"--target " + busy + " --header a=b --json /nowhere/x.json", "--json: open /nowhere/x.json"},
 		{"--target " + busy + " --api-key-env FIRSTTOKEN_NO_SUCH_KEY", "--api-key-env FIRSTTOKEN_NO_SUCH_KEY"},
 		{"--target " + busy + " --compare /nowhere.json", "--compare: open /nowhere.json"},
 		{"--target " + busy + " --json /nowhere/x.json", "--json: open /nowhere/x.json"},

@@ -14,10 +14,11 @@ import (
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check a configuration file, or print its schema"}
 	cmd.AddCommand(&cobra.Command{
-		Use:   "check FILE",
-		Short: "Check a configuration file and its contracts, and report everything wrong with them",
-		Args:  cobra.ExactArgs(1),
-		RunE:  func(cmd *cobra.Command, args []string) error { return checkConfig(cmd.OutOrStdout(), args[0]) },
+		Use:     "check FILE",
+		Short:   "Check a configuration file and its contracts, and report everything wrong with them",
+		Example: "  firsttoken config check config.yaml",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return checkConfig(cmd.OutOrStdout(), args[0]) },
 	}, &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the configuration file",

@@ -40,6 +40,8 @@ func contractCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [FILE...]",
 		Short: "Check contract files and report everything wrong with them",
+		Example: `  firsttoken contract check
+  firsttoken contract check acme.yaml tiers.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, err := loadContracts(args)
 			if err != nil {
@@ -78,12 +80,14 @@ func contractMatchCommand() *cobra.Command {
 Of the contracts that match, the first in this order holds: the higher match
 priority; then who names a tenant, a header, a service tier, a model; more
 headers; the name. All contracts are listed in that order.`,
+		Example: `  firsttoken contract match --tenant bank
+  firsttoken contract match acme.yaml --tenant acme --model llama-3.1-70b --header "x-slo-ttft-ms: 200"`,
 		RunE: func(cmd *cobra.Command, args []string) error { return matchContract(cmd.OutOrStdout(), args, f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.tenant, "tenant", "", "the request's tenant")
 	flags.StringVar(&f.model, "model", "", "the model that it asks for")
-	flags.StringArrayVar(&f.headers, "header", nil, "a header as name=value (may be repeated); x-slo-ttft-ms and x-slo-tpot-ms tighten")
+	flags.StringArrayVar(&f.headers, "header", nil, "a header as name=value or \"name: value\" (may be repeated); x-slo-ttft-ms and x-slo-tpot-ms tighten")
 	flags.StringVar(&f.tier, "service-tier", "", "its service_tier")
 	flags.IntVar(&f.prompt, "prompt-tokens", 1000, "tokens of its prompt, for budgets that grow with it")
 	return cmd
@@ -117,13 +121,24 @@ func matchContract(out io.Writer, files []string, f matchFlags) error {
 func parseHeaders(pairs []string) (textproto.MIMEHeader, error) {
 	headers := textproto.MIMEHeader{}
 	for _, pair := range pairs {
-		name, value, ok := strings.Cut(pair, "=")
-		if !ok || name == "" {
+		name, value, ok := cutHeader(pair)
+		if !ok {
 			return nil, fmt.Errorf("--header is %q, want name=value", pair)
 		}
 		headers.Add(name, value)
 	}
 	return headers, nil
+}
+
+// cutHeader reads a header as name=value or as name: value. A name has neither
+// sign, so the first of them decides.
+func cutHeader(text string) (name, value string, ok bool) {
+	i := strings.IndexAny(text, "=:")
+	if i < 0 {
+		return "", "", false
+	}
+	name, value = strings.TrimSpace(text[:i]), strings.TrimSpace(text[i+1:])
+	return name, value, name != ""
 }
 
 // printTerms prints what a request may take.
@@ -162,6 +177,8 @@ func contractShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [FILE...]",
 		Short: "Print contracts in order of precedence, with every default filled in",
+		Example: `  firsttoken contract show
+  firsttoken contract show --yaml acme.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, err := loadContracts(args)
 			if err != nil {
@@ -246,11 +263,11 @@ func joinStrings[T fmt.Stringer](all []T, separator string) string {
 func contractExportCommand() *cobra.Command {
 	var openSLO bool
 	cmd := &cobra.Command{
-		Use:   "export --openslo [FILE...]",
+		Use:   "export [FILE...]",
 		Short: "Print contracts as OpenSLO v1 documents, one SLO an objective",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !openSLO {
-				return errors.New("export needs --openslo, the one format there is")
+				return errors.New("--openslo=false: there is no other format; leave it out")
 			}
 			set, err := loadContracts(args)
 			if err != nil {
@@ -259,7 +276,7 @@ func contractExportCommand() *cobra.Command {
 			return printText(cmd.OutOrStdout(), set.OpenSLO)
 		},
 	}
-	cmd.Flags().BoolVar(&openSLO, "openslo", false, "OpenSLO v1 (openslo.com)")
+	cmd.Flags().BoolVar(&openSLO, "openslo", true, "OpenSLO v1 (openslo.com), the one format there is")
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,8 +131,11 @@ func TestContractCommandsOnShipped(t *testing.T) {
 		"show":             "promised  P95 TTFT ≤ 120ms over 30d\n  with      visible limit 300ms, KV reuse ≥ 70%, sensitive to jitter\n",
 		"show --yaml":      "  name: live-summarisation\n",
 		"export --openslo": "name: customer-service-ttft-p95\n",
+		"export":           "name: customer-service-ttft-p95\n",
 		"schema":           `"title": "Firsttoken contract"`,
-		"match":            "no contract holds: nothing is promised\n",
+		"match --tenant bank --header x-slo-ttft-ms=200": "first token within 200ms\n",
+		"match --tenant bank --header x-slo-ttft-ms:200": "first token within 200ms\n",
+		"match": "no contract holds: nothing is promised\n",
 	} {
 		code, out, errs := run(t, append([]string{"contract"}, strings.Fields(args)...)...)
 		if code != 0 || !strings.Contains(out, want) {
@@ -139,9 +143,9 @@ func TestContractCommandsOnShipped(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"export":           "export needs --openslo",
-		"match --header x": `--header is "x", want name=value`,
-		"check nothing":    "load contracts",
+		"export --openslo=false": "there is no other format",
+		"match --header x":       `--header is "x", want name=value`,
+		"check nothing":          "load contracts",
 	} {
 		if code, _, errs := run(t, append([]string{"contract"}, strings.Fields(args)...)...); code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, %s", args, code, errs)
@@ -175,6 +179,24 @@ func TestShippedContractsFitTheWorkloads(t *testing.T) {
 		}
 		if ttft != w.TTFT || tpot != w.TPOT || w.E2E > 0 && e2e != w.E2E {
 			t.Errorf("%s: contract %v, %v, %v; workload %v, %v, %v", w.Name, ttft, tpot, e2e, w.TTFT, w.TPOT, w.E2E)
+		}
+	}
+}
+
+func TestCutHeader(t *testing.T) {
+	for text, want := range map[string][3]string{
+		"x-a=b":          {"x-a", "b", "true"},
+		"x-a: b":         {"x-a", "b", "true"},
+		"x-a:b=c":        {"x-a", "b=c", "true"},
+		"x-a=http://b:1": {"x-a", "http://b:1", "true"},
+		"x-a=":           {"x-a", "", "true"},
+		"x-a":            {"", "", "false"},
+		"":               {"", "", "false"},
+		" =b":            {"", "b", "false"},
+	} {
+		name, value, ok := cutHeader(text)
+		if got := [3]string{name, value, strconv.FormatBool(ok)}; got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/firsttoken/firsttoken/internal/replay"
 	"github.com/firsttoken/firsttoken/internal/report"
 	"github.com/firsttoken/firsttoken/pkg/router"
-	"github.com/firsttoken/firsttoken/pkg/sla"
 )
 
 // whatifFlags are the flags of contract whatif.
@@ -44,7 +43,8 @@ The requests come from --trace, as for firsttoken replay, or from --from, the
 gateway's access log. Samples of the predictor are no source: they know neither
 tenants nor the lengths of answers. Contracts match by tenant and by the model
 as the fleet names it; those that ask for a header or a service tier match
-nothing here, since neither is recorded.`,
+nothing here, since neither is recorded. What contracts say under at_risk and
+visible_limit is not replayed: who can't be in time is shed.`,
 		Example: `  firsttoken contract whatif --contracts new.yaml --old shipped --fleet mixed --trace customer-service --rate-multiplier 8
   firsttoken contract whatif --contracts new.yaml --old now.yaml --fleet fleet.yaml --from access.log --seeds 5`,
 		Args: cobra.NoArgs,
@@ -61,6 +61,7 @@ nothing here, since neither is recorded.`,
 	flags.IntVar(&d.requests, "requests", 0, "only so many requests (default all; 10000 of a workload)")
 	flags.Float64Var(&d.multiplier, "rate-multiplier", 1, "run the trace so many times as fast")
 	flags.StringToStringVar(&d.rename, "model-map", nil, "serve the trace's model A by the fleet's B: A=B (default: a fleet of one model serves all)")
+	flags.Lookup("model-map").DefValue = "" // the text says it
 	flags.StringArrayVar(&d.tenants, "tenant", nil, "draw each request's tenant, as NAME or NAME=WEIGHT")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress on a terminal")
@@ -126,8 +127,11 @@ func (f *whatifFlags) whatif() (w replay.WhatIf, r report.WhatIf, err error) {
 	}
 	w.Seeds = f.seeds
 	w.Source, err = f.demand.source(fleets[0].Models())
+	if err != nil {
+		return w, r, err
+	}
 	r.Title = fmt.Sprintf("%s on fleet %s under %s in the place of %s", f.demand.trace, fleets[0].name, strings.Join(f.contracts, ", "), strings.Join(f.old, ", "))
-	r.Notes = f.whatifNotes(&w)
+	r.Notes, err = f.whatifNotes(&w)
 	return w, r, err
 }
 
@@ -149,17 +153,8 @@ func (f *whatifFlags) source() error {
 	return nil
 }
 
-func (f *whatifFlags) whatifNotes(w *replay.WhatIf) []string {
+func (f *whatifFlags) whatifNotes(w *replay.WhatIf) ([]string, error) {
 	out := []string{fmt.Sprintf("%s, policy %s; shed counts as missed; moved requests include those that only follow from others' moves", count(w.Seeds, "seed"), f.policy)}
-	for _, set := range []*sla.Set{w.Old, w.New} {
-		if set == nil {
-			continue
-		}
-		for _, c := range set.Contracts() {
-			if m := &c.Spec.Match; len(m.Headers)+len(m.ServiceTier) > 0 {
-				out = append(out, fmt.Sprintf("contract %s asks for a header or a service tier, which traffic does not record: it matches nothing here", c.Name()))
-			}
-		}
-	}
-	return out
+	about, err := aboutContracts(w.Source(1), w.Old, w.New)
+	return append(out, about...), err
 }

@@ -78,6 +78,7 @@ docs/predict.md says what the figures mean.`,
 	flags.StringArrayVar(&f.fleets, "fleet", []string{"mixed"}, "fleet file, or the name of a shipped fleet; may be repeated")
 	flags.StringVar(&f.measured, "measured", "", "folder with vllm_requests_*.csv of measured runs")
 	flags.Float64SliceVar(&f.loads, "load", []float64{0.5, 0.8, 0.95, 1.1}, "shares of a fleet's capacity")
+	flags.Lookup("load").DefValue = "0.5,0.8,0.95,1.1" // as one writes it
 	flags.IntVar(&f.requests, "requests", 0, "only so many requests of a trace (default all; 10000 of a workload, which has no end)")
 	flags.StringVar(&f.policy, "policy", router.LMetric, "policy that routes")
 	flags.StringVar(&f.model, "model", "", "directory of a trained model, for the lightgbm estimator")

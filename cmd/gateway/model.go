@@ -161,7 +161,9 @@ func modelActivateCommand(f *modelFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "activate ID",
 		Short: "Make a published model the active one, after checking all of it",
-		Args:  cobra.ExactArgs(1),
+		Example: `  firsttoken model list
+  firsttoken model activate 20261202T120000-00000c --dir models`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.store().Activate(args[0]); err != nil {
 				return err

@@ -91,6 +91,7 @@ then; the exit code is 130.`,
 	flags.StringVar(&d.law, "law", "poisson", "law of arrivals at --rate: poisson, constant, gamma:CV, weibull:SHAPE")
 	flags.StringVar(&d.shape, "shape", "", "let the rate swing: step:AT:FACTOR, sine:DEPTH:PERIOD, burst:DEPTH:PERIOD")
 	flags.StringToStringVar(&d.rename, "model-map", nil, "serve the trace's model A by the fleet's B: A=B (default: a fleet of one model serves all)")
+	flags.Lookup("model-map").DefValue = "" // the text says it
 	flags.StringArrayVar(&d.models, "model", nil, "draw each request's model, as NAME or NAME=WEIGHT; may be repeated (default: as the trace says)")
 	flags.StringArrayVar(&d.tenants, "tenant", nil, "draw each request's tenant, as NAME or NAME=WEIGHT; tenants share no cache")
 
@@ -430,7 +431,8 @@ func (f *replayFlags) notes(fleets []namedFleet, t replay.Trial) ([]string, erro
 		}
 		out = append(out, aboutMisfits(misfits)...)
 	}
-	return out, nil
+	about, err := aboutContracts(t.Source(1), first.Contracts)
+	return append(out, about...), err
 }
 
 // looked is how many requests are looked at before the first run. More than a

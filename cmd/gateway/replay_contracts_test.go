@@ -160,3 +160,45 @@ func TestReplayTargets(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }
+
+// What a replay can't show of the contracts is said at its head.
+func TestReplaySaysWhatContractsLack(t *testing.T) {
+	t.Parallel()
+	dir := contractFiles(t)
+	const left = "note: at_risk and visible_limit are not replayed"
+	contract := strings.NewReplacer("CRITICALITY", "standard", "TTFT", "1s").Replace(testContract)
+	for name, row := range map[string]struct {
+		text string
+		want []string
+		not  string
+	}{
+		"shed":    {strings.ReplaceAll(contract, "NAME", "gold") + "  at_risk: [wait, shed]\n", nil, left},
+		"default": {strings.ReplaceAll(contract, "NAME", "gold"), []string{left}, "warning"},
+		"warm_up": {strings.ReplaceAll(contract, "NAME", "gold") + "  at_risk: [warm_up, shed]\n", []string{left}, "warning"},
+		"visible": {strings.ReplaceAll(contract, "NAME", "gold") + "  visible_limit: 2s\n  at_risk: [shed]\n", []string{left}, "warning"},
+		"silver": {strings.ReplaceAll(contract, "NAME", "silver") + "  at_risk: [shed]\n",
+			[]string{"warning: contract silver holds for none of 60 requests; its tenants are silver, the traffic's are gold, bronze"}, left},
+		"model": {strings.NewReplacer("NAME", "gold", "match: {", "match: {models: [n], ").Replace(contract) + "  at_risk: [shed]\n",
+			[]string{"its tenants are gold, the traffic's are gold, bronze; its models are n, the traffic's are m"}, left},
+		"tier": {strings.NewReplacer("NAME", "gold", "match: {", "match: {service_tier: [flex], ").Replace(contract) + "  at_risk: [shed]\n",
+			[]string{"contract gold asks for a header or a service tier"}, "warning"},
+	} {
+		file := name + ".yaml"
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, replayed, errs := replayIn(t, dir, "--fleet two.yaml --trace tenants.log --policy headroom --contracts "+file)
+		_, compared, more := whatifIn(t, dir, "--fleet two.yaml --from tenants.log --seeds 1 --contracts "+file)
+		for _, out := range []string{replayed, compared} {
+			head, _, _ := strings.Cut(out, "\n\n")
+			for _, want := range row.want {
+				if !strings.Contains(head, want) {
+					t.Errorf("%s: no %q in\n%s%s%s", name, want, head, errs, more)
+				}
+			}
+			if strings.Contains(head, row.not) {
+				t.Errorf("%s: too much in\n%s", name, head)
+			}
+		}
+	}
+}

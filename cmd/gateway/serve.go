@@ -35,6 +35,9 @@ SIGHUP, or a change of the file, puts a new configuration into force; a bad one
 changes nothing. SIGTERM drains: readiness fails, new requests are accepted for
 drain.accept, streams finish within drain.limit. SIGINT does the same without
 waiting for a load balancer. A second signal ends at once.`,
+		Example: `  firsttoken serve --demo
+  firsttoken serve --config config.yaml
+  firsttoken serve --config config.yaml --listen 127.0.0.1:9080 --telemetry-listen 127.0.0.1:9081 --log-level warn`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}

@@ -46,6 +46,8 @@ by the fleet file's schedule, or by hand through the control address:
   curl -X POST   http://CONTROL/engines/NAME/faults -d '{"kind":"slow","factor":3,"for":"30s"}'
   curl -X DELETE http://CONTROL/engines/NAME/faults
   curl           http://CONTROL/engines`,
+		Example: `  firsttoken sim --config mixed --gateway-config gateway.yaml --control 127.0.0.1:9000
+  firsttoken sim --config fleet.yaml --speed 10`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return sim(cmd, f) },
 	}
