@@ -36,6 +36,6 @@ func (o *observer) Switched(s predictor.Switch) {
 // Drifted counts and logs that an estimator's P95 is to be trusted less.
 func (o *observer) Drifted(a predictor.Alarm) {
 	o.metrics.PredictionDrifted(a.Pool, a.Kind, a.Why)
-	o.log.Warn("estimator drifted; its P95 is widened", zap.String("model", a.Pool), zap.Stringer("estimator", a.Kind),
+	o.log.Warn("estimator drifted; its P95 is corrected", zap.String("model", a.Pool), zap.Stringer("estimator", a.Kind),
 		zap.String("why", a.Why), zap.Float64("coverage", a.Coverage))
 }
