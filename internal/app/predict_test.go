@@ -497,7 +497,7 @@ func TestDriftIsTold(t *testing.T) {
 				counted += v
 			}
 		}
-		told := g.events("estimator drifted; its P95 is widened")
+		told := g.events("estimator drifted; its P95 is corrected")
 		if counted == 0 || len(told) != int(counted) {
 			t.Fatalf("%v alarms counted, told: %v", counted, told)
 		}
