@@ -3,7 +3,6 @@ package backends
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 )
@@ -199,11 +198,27 @@ func (p *Pool) Look(now time.Time, w Work, place int, tried []*Backend) (c Candi
 // healthiest leaves the engines out that are down or ejected, unless that leaves
 // nobody.
 func healthiest(free []Candidate) []Candidate {
-	unhealthy := func(c Candidate) bool { return !c.healthy }
-	if !slices.ContainsFunc(free, func(c Candidate) bool { return c.healthy }) || !slices.ContainsFunc(free, unhealthy) {
+	return those(free, func(c *Candidate) bool { return c.healthy }, 0)
+}
+
+// those leaves the others out, unless that leaves nobody, or less than a share.
+func those(free []Candidate, are func(*Candidate) bool, fewest float64) []Candidate {
+	n := 0
+	for i := range free {
+		if are(&free[i]) {
+			n++
+		}
+	}
+	if n == 0 || n == len(free) || float64(n) < fewest*float64(len(free)) {
 		return free
 	}
-	return slices.DeleteFunc(free, unhealthy)
+	kept := free[:0]
+	for i := range free {
+		if are(&free[i]) {
+			kept = append(kept, free[i])
+		}
+	}
+	return kept
 }
 
 func (s *survey) unavailable(model string) *Unavailable {

@@ -216,20 +216,5 @@ const fewestReady = 1.0 / 3
 // warmest leaves the engines out that are not ready, unless that leaves nobody,
 // or too few to carry the load of all.
 func warmest(free []Candidate) []Candidate {
-	ready := 0
-	for i := range free {
-		if !free[i].unready {
-			ready++
-		}
-	}
-	if ready == 0 || float64(ready) < fewestReady*float64(len(free)) || ready == len(free) {
-		return free
-	}
-	kept := free[:0]
-	for i := range free {
-		if !free[i].unready {
-			kept = append(kept, free[i])
-		}
-	}
-	return kept
+	return those(free, func(c *Candidate) bool { return !c.unready }, fewestReady)
 }

@@ -34,14 +34,11 @@ func (i *Instance) harm(t float64, w Work) harm {
 	after := stretch * i.stepAt(n+1, held+float64(w.Prompt)+i.output.mean()/2)
 	own := i.prefill(w.Prompt, w.Uncached)
 	h := harm{tpot: after, own: own}
-	for _, f := range i.running {
-		if i.keeps(f, t, stall, before, f.Class) && !i.keeps(f, t, stall+own, after, w.Class) {
-			h.missed++
-		}
-	}
-	for _, f := range i.pending {
-		if i.keeps(f, t, stall, before, f.Class) && !i.keeps(f, t, stall+own, after, w.Class) {
-			h.missed++
+	for _, flights := range [...][]*Flight{i.running, i.pending} {
+		for _, f := range flights {
+			if i.keeps(f, t, stall, before, f.Class) && !i.keeps(f, t, stall+own, after, w.Class) {
+				h.missed++
+			}
 		}
 	}
 	return h

@@ -74,7 +74,6 @@ type queue struct {
 	held    []*Ticket
 	tenants tenants
 	lately  lately
-	passing bool // whether the request that is looked at would pass another by joining
 }
 
 // patience is after how long those who were promised nothing are as urgent as
@@ -161,11 +160,12 @@ func (r *Router) hasRoom(now time.Time, t *Ticket, b *backends.Backend) bool {
 	if !ok {
 		return false
 	}
+	if 4*c.Cached > t.req.PromptTokens {
+		return true // it may have waited for this one, and may go elsewhere now
+	}
 	var l predictor.Look
 	r.foresight.lookAt(now, t.req, &c, &l)
-	r.queue.passing = r.passes(now, t.req)
-	hasItsPast := 4*c.Cached > t.req.PromptTokens // it may have waited for this one, and may go elsewhere now
-	return hasItsPast || r.couldBeOpen(now, t.req, &c, l.Base)
+	return r.couldBeOpen(now, t.req, &c, l.Base)
 }
 
 // Waiting is how many requests are held.
@@ -311,7 +311,6 @@ func (t *Ticket) decide(now time.Time, err error) {
 // first look that is so whatever is predicted: who finds an engine open takes
 // nothing from anybody.
 func (r *Router) claimOpen(now time.Time, t *Ticket) error {
-	r.queue.passing = r.passes(now, t.req)
 	return r.claim(now, &t.lease, t.req, t.tried, r.offered, func(c []backends.Candidate) int {
 		r.lookAt(now, t.req, c)
 		if now.Sub(t.foretold) < wordCounts && !r.anyCouldBeOpen(now, t.req, c) {
@@ -368,11 +367,8 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	if lost && 2*idle(c) < len(c) {
 		return -1
 	}
-	isOpen := func(c *backends.Candidate) bool {
-		return isIdle(c) || !lost && r.isOpen(now, req, c, likely(c))
-	}
 	for i := range c {
-		if isOpen(&c[i]) {
+		if isIdle(&c[i]) || !lost && r.isOpen(now, req, &c[i], likely(&c[i])) {
 			r.choice = append(r.choice, c[i])
 		}
 	}
@@ -381,7 +377,7 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	}
 	known, waits := mostCached(r.choice), !lost && req.mayWait(now)
 	for i := range c {
-		if waits && isHarmless(req, &c[i]) && 4*(c[i].Cached-known) > req.PromptTokens && !isOpen(&c[i]) {
+		if waits && 4*(c[i].Cached-known) > req.PromptTokens && isHarmless(req, &c[i]) { // and so it is none of the open ones
 			r.choice = append(r.choice, c[i])
 		}
 	}
@@ -389,5 +385,15 @@ func (r *Router) pickOpen(now time.Time, req *Request, c []backends.Candidate, l
 	if k >= r.open {
 		return -1
 	}
-	return slices.IndexFunc(c, func(x backends.Candidate) bool { return x.Index == r.choice[k].Index })
+	return placeOf(c, r.choice[k].Index)
+}
+
+// placeOf finds the candidate with that index in the pool; -1 if it is not there.
+func placeOf(c []backends.Candidate, index int) int {
+	for i := range c {
+		if c[i].Index == index {
+			return i
+		}
+	}
+	return -1
 }

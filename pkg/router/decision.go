@@ -164,18 +164,11 @@ func ranking(now time.Time, req *Request, c []backends.Candidate, pick int, open
 	if len(c) == 0 {
 		return nil
 	}
-	all, offered := make([]ranked, 0, len(c)), make([]backends.Candidate, 0, len(c))
+	all := make([]ranked, 0, len(c))
 	for i := range c {
-		k := ranked{Candidate: &c[i], open: open == nil || open(&c[i]), picked: i == pick}
-		if k.open {
-			offered = append(offered, c[i])
-		}
-		all = append(all, k)
+		all = append(all, ranked{Candidate: &c[i], open: open == nil || open(&c[i]), picked: i == pick})
 	}
-	if len(offered) == 0 {
-		offered = c
-	}
-	best := bestP95(offered)
+	best := bestOpen(all)
 	for i := range all {
 		k := &all[i]
 		if k.cost = k.Load.Pending(); k.P95 > 0 {
@@ -187,6 +180,18 @@ func ranking(now time.Time, req *Request, c []backends.Candidate, pick int, open
 		return cmp.Or(first(a.picked, b.picked), first(a.open, b.open), cmp.Compare(a.cost, b.cost))
 	})
 	return all
+}
+
+// bestOpen is the lowest prediction of those that were open; of all, if none was.
+func bestOpen(all []ranked) time.Duration {
+	nobody := !slices.ContainsFunc(all, func(k ranked) bool { return k.open })
+	best := time.Duration(math.MaxInt64)
+	for _, k := range all {
+		if k.open || nobody {
+			best = min(best, expected(k.P95, k.Candidate))
+		}
+	}
+	return best
 }
 
 // first orders what is true before what is not.
@@ -235,7 +240,7 @@ func (r *Router) whyClosed(req *Request, c *backends.Candidate) string {
 // offered reports whether the policy was last offered a candidate. Called with
 // the queue locked.
 func (r *Router) offered(c *backends.Candidate) bool {
-	return slices.ContainsFunc(r.choice[:r.open], func(o backends.Candidate) bool { return o.Index == c.Index })
+	return placeOf(r.choice[:r.open], c.Index) >= 0
 }
 
 // Refused records that a request got no backend after it was held for a while:
@@ -246,7 +251,6 @@ func (r *Router) Refused(now time.Time, req *Request, tried []*backends.Backend,
 	}
 	r.queue.mu.Lock() // what is open depends on who is held, and who came of late
 	defer r.queue.mu.Unlock()
-	r.queue.passing = r.passes(now, req)
 	open := func(c *backends.Candidate) bool {
 		return r.admission == nil || isIdle(c) || r.isOpen(now, req, c, likely(c))
 	}

@@ -63,13 +63,13 @@ func keepsGaps(req *Request, c *backends.Candidate) bool {
 // itself, or its prompt is mostly cached.
 func (r *Router) mayJoin(now time.Time, req *Request, c *backends.Candidate, ttft time.Duration) bool {
 	lately := &r.queue.lately
-	if req.TTFT == 0 || req.Class > lately.class() || r.queue.passing || c.Pending >= joinLimit*r.admission.PendingTokens {
+	if req.TTFT == 0 || req.Class > lately.class() || c.Pending >= joinLimit*r.admission.PendingTokens {
 		return false
 	}
 	if req.TPOT > 0 && 2*(req.PromptTokens-c.Cached) > r.admission.PendingTokens {
 		return false
 	}
-	return ttft <= min(req.left(now), lately.budget())
+	return ttft <= min(req.left(now), lately.budget()) && !r.passes(now, req)
 }
 
 // likely is about the time to first token that an even chance is judged by. An
@@ -87,10 +87,10 @@ func likely(c *backends.Candidate) time.Duration {
 func (r *Router) passes(now time.Time, req *Request) bool {
 	due := req.Accepted.Add(req.TTFT)
 	for _, t := range r.queue.held {
-		if t.req.Class > req.Class {
+		switch earlier := t.deadline.Before(due); {
+		case t.req.Class > req.Class, t.req.Class == req.Class && !earlier: // as all behind it
 			return false
-		}
-		if t.req != req && t.deadline.Before(due) && !t.isLost(now) {
+		case earlier && t.req != req && !t.isLost(now):
 			return true
 		}
 	}
