@@ -94,7 +94,7 @@ func TestExplain(t *testing.T) {
 // A retry's record is that of its last attempt, and the failed one is found, too.
 func TestExplainRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startGateway(t, strings.Replace(explained(quiet, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1),
+		g := startGateway(t, preferA(explained(quiet, "a:8000", "b:8000")),
 			map[string]http.Handler{"a:8000": down(20 * time.Millisecond), "b:8000": steady()})
 		d := decisionIn(t, g.chat(streamBody("m"), "X-Firsttoken-Explain", "1"))
 		if d.Attempt != 2 || d.Pick != "b" || d.WaitedMS != 20 || len(d.Candidates) != 1 {

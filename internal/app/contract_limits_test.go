@@ -163,8 +163,7 @@ func TestNoRetryPastTheLimit(t *testing.T) {
 		_, extra := contractFile(t, contractOf("shop", "objectives: [{metric: ttft, percentile: 95, threshold: 200ms}]", "visible_limit: 800ms"))
 		a := playing(fakellm.Wait(900*time.Millisecond), fakellm.Reset())
 		b := prompts(100 * time.Millisecond)
-		g := startGateway(t, strings.Replace(configFor(oneByOne+extra, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1),
-			map[string]http.Handler{"a:8000": a, "b:8000": b})
+		g := startGateway(t, preferA(configFor(oneByOne+extra, "a:8000", "b:8000")), map[string]http.Handler{"a:8000": a, "b:8000": b})
 		if got := g.chat(streamBody("m"), "X-Tenant", "shop"); got.status != 502 || b.Count() != 0 {
 			t.Errorf("status %d, %d requests at the other", got.status, b.Count())
 		}
@@ -182,8 +181,7 @@ func TestNoRetryHeldPastTheLimit(t *testing.T) {
 		_, extra := contractFile(t, contractOf("shop", "objectives: [{metric: availability, target: 99%}]", "visible_limit: 800ms"))
 		a := playing(fakellm.Wait(50*time.Millisecond), fakellm.Reset())
 		b := prompts(3 * time.Second)
-		text := strings.Replace(configFor(oneByOne+extra, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1)
-		g := startGateway(t, text, map[string]http.Handler{"a:8000": a, "b:8000": b})
+		g := startGateway(t, preferA(configFor(oneByOne+extra, "a:8000", "b:8000")), map[string]http.Handler{"a:8000": a, "b:8000": b})
 		var clients sync.WaitGroup
 		clients.Go(func() { g.chat(fillingBody("m")) }) // fails at a, and then fills b
 		time.Sleep(100 * time.Millisecond)
@@ -234,8 +232,13 @@ func TestStandbyIsCalledIn(t *testing.T) {
 		text := configFor(oneByOne+extra+"warm_up: {max_prompt: 64, repeat: 1, standby_after: 2m}", "a:8000", "b:8000")
 		text = strings.Replace(text, "name: b,", "name: b, standby: true,", 1)
 		g := startGateway(t, text, map[string]http.Handler{"a:8000": a, "b:8000": b})
+		var mu sync.Mutex
 		var asked []string
-		g.app.OnWarmUp(func(model string) { asked = append(asked, model) })
+		g.app.OnWarmUp(func(model string) { // by several requests at once
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, model)
+		})
 		crowd := func() {
 			var clients sync.WaitGroup
 			for range 4 {

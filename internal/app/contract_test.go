@@ -492,7 +492,7 @@ func TestRetryIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, extra := contractFile(t, contract("5s", "shed"))
 		a, b := down(0), prompts(time.Second)
-		g := startGateway(t, strings.Replace(configFor(oneByOne+extra, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1),
+		g := startGateway(t, preferA(configFor(oneByOne+extra, "a:8000", "b:8000")),
 			map[string]http.Handler{"a:8000": a, "b:8000": b})
 		var clients sync.WaitGroup
 		var got [2]answer

@@ -180,6 +180,11 @@ func readAnswer(resp *http.Response) answer {
 	return answer{status: resp.StatusCode, header: resp.Header, body: string(text), err: err, last: resp.Close}
 }
 
+// preferA lets backend a of a configuration be tried before b.
+func preferA(text string) string {
+	return strings.Replace(text, "name: b,", "name: b, weight: 0.000001,", 1)
+}
+
 // streamBody is a chat request that streams.
 func streamBody(model string) string {
 	return fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, model)

@@ -97,7 +97,7 @@ func TestNoneAfterFirstEvent(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a := &fakellm.Backend{Script: func(*fakellm.Request) fakellm.Script { return fakellm.Broken(tokens, 0, 0, end) }}
 					b := &fakellm.Backend{}
-					text := strings.Replace(configFor(quiet, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1)
+					text := preferA(configFor(quiet, "a:8000", "b:8000"))
 					g := startGateway(t, text, map[string]http.Handler{"a:8000": a, "b:8000": b})
 					got := g.chat(streamBody("m"))
 					if a.Count() != 1 || b.Count() != 0 {
@@ -126,7 +126,7 @@ func TestBodyReplay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := bad, &fakellm.Backend{}
-				text := strings.Replace(configFor(quiet, "a:8000", "b:8000"), "name: b,", "name: b, weight: 0.000001,", 1)
+				text := preferA(configFor(quiet, "a:8000", "b:8000"))
 				text = strings.Replace(text, "name: b,", "name: b, model: m,", 1)
 				g := startGateway(t, text, map[string]http.Handler{"a:8000": a, "b:8000": b})
 				body := `{"stream":true,"model":"m",` + odd + `}`

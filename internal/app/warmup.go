@@ -39,7 +39,7 @@ func (p *promises) callIn(pool *backends.Pool) {
 }
 
 // OnWarmUp has f called for each request that can't be in time and whose
-// contract wants a further instance of its model then: f must not block. It
+// contract wants a further instance of its model then, by several at once: f must not block. It
 // comes before Run.
 func (a *App) OnWarmUp(f func(model string)) {
 	a.promises.onWarmUp = append(a.promises.onWarmUp, f)
